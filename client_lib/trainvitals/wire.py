@@ -5,8 +5,8 @@ size is limited. This module moves no bytes and keeps no state: what a duplicate
 decided in the server's ingest, what is sent when in the client's sender.
 
 Rules of the stream: a client opens with `Hello`, the server answers `Welcome`. Frames that carry `seq`
-(`Layout`, `Steps`, `Event`, `Gap`, `Bye`) count 1, 2, 3 ... within a session; a frame with `seq <= acked_seq` is a
-duplicate (acked again, stored once), one that jumps is answered by `Reject(code="seq_jump",
+(`Layout`, `Steps`, `Event`, `Gap`, `Bye`) count 1, 2, 3 ... within a session; a frame with `seq <=
+acked_seq` is a duplicate (acked again, stored once), one that jumps is answered by `Reject(code="seq_jump",
 expected_seq=...)`.
 
     WireError
@@ -191,8 +191,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
 class Steps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag="steps"):
     """Rows of per-step values.
 
-    Row i is step `first_step + i`, or `steps[i]` (int64) where steps are not consecutive. `times` is the host's clock (unix seconds) when the row was read; `layer_columns` are `[count, layers]` of
-    the layout `layout_id`.
+    Row i is step `first_step + i`, or `steps[i]` (int64) where steps are not consecutive. `times` is the
+    host's clock (unix seconds) when the row was read; `layer_columns` are `[count, layers]` of the layout
+    `layout_id`.
     """
 
     seq: int
@@ -312,8 +313,8 @@ class Reject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     """A frame that was not taken, and why. Nothing of it is stored.
 
     After `seq_jump` the client goes back to `expected_seq`; after `busy` it waits `retry_after_s`;
-    `malformed`, `too_large`, `series_cap` and `conflict` will not get better by a retry: the client drops the frame, with
-    a `Gap`.
+    `malformed`, `too_large`, `series_cap` and `conflict` will not get better by a retry: the client drops
+    the frame, with a `Gap`.
     """
 
     code: Literal[

@@ -1,7 +1,7 @@
 """The command line `trainvitals`: a table of commands.
 
-Each command is a module with `configure(parser)` and `run(args)`. Only the module of the command that was typed is imported, so `check` and `sync` work with the base install
-and `--help` is instant.
+Each command is a module with `configure(parser)` and `run(args)`. Only the module of the command that was
+typed is imported, so `check` and `sync` work with the base install and `--help` is instant.
 """
 
 from __future__ import annotations

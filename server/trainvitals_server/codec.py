@@ -2,8 +2,8 @@
 
 A single non-finite number becomes the string "NaN", "Infinity" or "-Infinity". A numeric column becomes
 `{"dtype", "bdata"}` (base64, little endian), the form that plotly.js reads by itself, plus `"mask"` (base64
-bits, little bit order, 1 = present) when cells are missing: those hold NaN in `bdata`, and only the mask says that
-they are missing.
+bits, little bit order, 1 = present) when cells are missing: those hold NaN in `bdata`, and only the mask
+says that they are missing.
 """
 
 from __future__ import annotations

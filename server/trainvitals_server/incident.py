@@ -39,8 +39,9 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """The findings of one cause on one run.
 
-    `id` is deterministic: folding the same rows again gives the same one. `kind` and `severity` are those it was raised as; an escalation shows in `findings` and raises `severity`.
-    `lead_steps` is `nonfinite_step - detected_step`: the warning it gave.
+    `id` is deterministic: folding the same rows again gives the same one. `kind` and `severity` are those it
+    was raised as; an escalation shows in `findings` and raises `severity`. `lead_steps` is `nonfinite_step -
+    detected_step`: the warning it gave.
     """
 
     id: str
