@@ -36,6 +36,7 @@ MAX_NAME_CHARS = 200  # names of runs, layers, series; longer ones are cut, with
 MAX_TEXT_CHARS = 4000  # messages, notes
 MAX_TAGS = 32
 MAX_CONFIG_ITEMS = 200
+MAX_OPERATIONS = 16  # names of one kind of operation
 MAX_STEP = 1 << 53  # beyond it a step is no exact number in a browser
 
 Scalar = bool | int | float | str | None
@@ -136,7 +137,12 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the run is made of: what a person would ask first when it breaks."""
+    """What the run is made of: what a person would ask first when it breaks.
+
+    `operations` lists, by kind, the graph names of operations in the traced step that can overflow or be
+    undefined: `Log`, `Sqrt`, `Exp`, `Pow`, `RealDiv`, `Reciprocal`, `Softmax`, `float16_limit_constant` (a
+    half-precision constant at the end of its range); at most 16 names a kind.
+    """
 
     versions: dict[str, str] = {}
     dtype_policy: str = ""
@@ -152,6 +158,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     steps_per_epoch: int | None = None
     epochs: int | None = None
     batch_size: int | None = None
+    operations: dict[str, list[str]] = {}
     program: str = ""
     host: str = ""
     config: dict[str, Scalar] = {}
@@ -449,6 +456,9 @@ def _check_environment(environment: Environment) -> None:
     for table in (environment.versions, environment.optimizer_config, environment.config):
         _check_count("entries", len(table), MAX_CONFIG_ITEMS)
         _check_text("key", list(table))
+    for names in environment.operations.values():
+        _check_count("operations", len(names), MAX_OPERATIONS)
+        _check_text("operation", names)
 
 
 def _check_steps(frame: Steps) -> None:
