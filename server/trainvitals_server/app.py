@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import time
 from collections.abc import AsyncIterator
@@ -10,10 +11,42 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from trainvitals import __version__
+from trainvitals_server.alert.outbox import Outbox
 from trainvitals_server.config import DATABASE_FILE, Config, data_directory
+from trainvitals_server.pipeline import Pipeline
 from trainvitals_server.responses import JsonResponse, install_error_handlers
 from trainvitals_server.services import Services
+from trainvitals_server.store.alerts import enqueue_alerts
 from trainvitals_server.store.database import Database
+
+try:
+    from trainvitals_server.live import Hub
+except ModuleNotFoundError:  # not written yet
+
+    class Hub:
+        def publish_rows(self, *_: object) -> None: ...
+        def publish_incident(self, *_: object) -> None: ...
+        def publish_run(self, *_: object) -> None: ...
+
+
+try:
+    from trainvitals_server.fold import RunFold
+except ModuleNotFoundError:  # not written yet
+
+    class RunFold:
+        def __init__(self, run_id: str) -> None: ...
+        def hello(self, *_: object) -> None: ...
+        def layout(self, *_: object) -> None: ...
+        def rows(self, *_: object) -> list:
+            return []
+
+        event = bye = rows
+
+        def dump(self) -> bytes:
+            return b""
+
+        load = classmethod(lambda cls, data: cls(""))
+
 
 # Each has a `router` or an `install(app, services)`; pages come last, for they take every other path.
 _PARTS = ("ingest", "health", "commands", "queries", "live", "alert.routes", "access", "pages")
@@ -45,7 +78,7 @@ def _install(app: FastAPI, services: Services, name: str) -> None:
     try:
         part = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name and name.startswith(error.name):
+        if error.name and error.name.startswith("trainvitals_server"):
             return  # not written yet
         raise
     if hasattr(part, "install"):
@@ -55,15 +88,20 @@ def _install(app: FastAPI, services: Services, name: str) -> None:
 
 
 def _open_services(config: Config) -> Services:
-    from trainvitals_server.alert.outbox import Outbox
-    from trainvitals_server.live import Hub
-    from trainvitals_server.pipeline import Pipeline
-
     folder = data_directory(config)
     folder.mkdir(parents=True, exist_ok=True)
     database = Database(folder / DATABASE_FILE)
     hub, outbox = Hub(), Outbox(database, config)
-    pipeline = Pipeline(database, hub, outbox, config=config, clock=time.time)
+    pipeline = Pipeline(
+        database,
+        hub,
+        config=config,
+        new_fold=RunFold,
+        load_fold=RunFold.load,
+        enqueue_alerts=enqueue_alerts,
+        wake_outbox=outbox.wake,
+        clock=time.time,
+    )
     return Services(config, database, hub, pipeline, outbox, time.time)
 
 
@@ -72,7 +110,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     await services.outbox.start()
     await services.pipeline.start()
-    yield
-    await services.pipeline.close()
-    await services.outbox.close()
-    services.database.close()
+    try:
+        yield
+    finally:
+        await services.pipeline.close()
+        await services.outbox.close()
+        await asyncio.to_thread(services.database.close)

@@ -45,6 +45,13 @@ class Config:
     )
     token: str | None = _setting(None, "an access token beside those of `trainvitals token create`")
     allowed_hosts: tuple[str, ...] = _setting((), "host names, beside loopback, that requests may name")
+    webhook: tuple[str, ...] = _setting((), "address that alerts go to; Slack's and Discord's are recognised")
+    webhook_secret: str | None = _setting(
+        None, "secret (whsec_...) that signs what goes to those; without it each gets one of its own"
+    )
+    webhook_allow_networks: tuple[str, ...] = _setting(
+        (), "private networks that webhooks may reach; loopback is one while the server listens on it only"
+    )
     max_series: int = _setting(512, "series that one run may have; frames that bring more are rejected")
 
     @property

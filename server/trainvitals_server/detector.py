@@ -1,0 +1,202 @@
+"""Detector: the thread that folds stored frames into incidents.
+
+It reads what is committed, never what is in flight: its state cannot be ahead of the database, and a restart
+goes on where the saved state ends. Incidents, their alerts and the state are written in one transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from trainvitals_server.errors import Busy, StorageFailed
+from trainvitals_server.folding import Fold, Folding
+from trainvitals_server.incident import Incident
+from trainvitals_server.store import streams
+from trainvitals_server.store.database import Database
+from trainvitals_server.store.incidents import Change, find_incident, save_incident
+from trainvitals_server.store.runs import StreamKey
+
+SAVE_FRAMES = 512  # folded again after a crash, at most
+SAVE_AFTER_S = 5.0
+TICK_S = 0.25
+MAX_FOLDS = 128  # runs whose fold stays in memory
+CLOSE_TIMEOUT_S = 5.0
+
+Changed = list[tuple[Incident, Change]]
+EnqueueAlerts = Callable[[sqlite3.Connection, Incident, Change, float], object]
+
+_log = logging.getLogger(__name__)
+
+
+class Detector:
+    """Owns every fold. `wake` from any thread; `on_change` is called in this thread, after the commit."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        new_fold: Callable[[str], Fold],
+        load_fold: Callable[[bytes], Fold],
+        enqueue_alerts: EnqueueAlerts,
+        on_change: Callable[[Changed], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._database = database
+        self._new_fold, self._load_fold = new_fold, load_fold
+        self._enqueue_alerts, self._on_change = enqueue_alerts, on_change
+        self._clock = clock
+        self._folds: OrderedDict[str, Folding] = OrderedDict()
+        self._news = threading.Condition()
+        self._dirty: dict[str, None] = {}  # runs with unseen frames, in order; each once, however many frames
+        self._deleted: set[str] = set()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="trainvitals-detector", daemon=True)
+
+    def start(self) -> None:
+        """Catch up with what is stored, then follow."""
+        self._thread.start()
+
+    def wake(self, run_id: str) -> None:
+        """Say that frames of the run were committed."""
+        with self._news:
+            self._dirty[run_id] = None
+            self._news.notify()
+
+    def forget(self, run_id: str) -> None:
+        """Say that the run was deleted."""
+        with self._news:
+            self._deleted.add(run_id)
+            self._news.notify()
+
+    def close(self) -> None:
+        """Save every state and end the thread; what was not folded is when the server starts again."""
+        with self._news:
+            self._is_closing = True
+            self._news.notify()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        self._guarded(self._recover)
+        while not self._is_closing:
+            run_id = self._next()
+            if run_id is not None and not self._guarded(self._follow, run_id):
+                self.wake(run_id)
+            self._guarded(self._save_due)
+        self._guarded(self._save_all)
+
+    def _guarded(self, action: Callable[..., None], *arguments: str) -> bool:
+        try:
+            action(*arguments)
+        except Exception:  # the thread outlives a detector's mistake
+            _log.exception("detection failed: %s", ", ".join(arguments) or action.__name__)
+            return False
+        return True
+
+    def _recover(self) -> None:
+        for run_id in self._database.read(streams.unfolded_runs):
+            self.wake(run_id)
+
+    def _next(self) -> str | None:
+        with self._news:
+            if not self._dirty and not self._is_closing:
+                self._news.wait(TICK_S)
+            for deleted in self._deleted:
+                self._folds.pop(deleted, None)
+            self._deleted.clear()
+            run_id = next(iter(self._dirty), None)
+            if run_id is not None:
+                del self._dirty[run_id]
+            return run_id
+
+    def _follow(self, run_id: str) -> None:
+        folding = self._folding(run_id)
+        frames = self._database.read(lambda c: streams.unfolded_frames(c, run_id, folding.progress))
+        if len(frames) >= streams.FRAMES_AT_ONCE:
+            self.wake(run_id)  # there may be more
+        folding.take(frames)
+        if folding.must_save or folding.unsaved_frames >= SAVE_FRAMES:
+            self._save(folding)
+
+    def _folding(self, run_id: str) -> Folding:
+        if run_id not in self._folds:
+            saved = self._database.read(lambda c: streams.load_fold(c, run_id))
+            opening = self._database.read(lambda c: streams.opening_frames(c, run_id))
+            self._folds[run_id] = Folding.resume(run_id, saved, opening, self._new_fold, self._load_fold)
+            self._folds[run_id].saved_at = self._clock()
+            self._evict()
+        self._folds.move_to_end(run_id)
+        return self._folds[run_id]
+
+    def _evict(self) -> None:
+        if len(self._folds) > MAX_FOLDS:
+            oldest = next(iter(self._folds.values()))
+            if not oldest.unsaved_frames or self._save(oldest):
+                self._folds.pop(oldest.run_id, None)
+
+    def _save_due(self) -> None:
+        now = self._clock()
+        for folding in list(self._folds.values()):
+            is_old = folding.unsaved_frames and now - folding.saved_at >= SAVE_AFTER_S
+            if folding.must_save or is_old:
+                self._save(folding)
+
+    def _save_all(self) -> None:
+        for folding in list(self._folds.values()):
+            if folding.unsaved_frames:
+                self._save(folding)
+
+    def _save(self, folding: Folding) -> bool:
+        """Write what the fold said and its state; where that fails, it stays pending for the next tick."""
+        state, now = folding.fold.dump(), self._clock()
+        try:
+            changed = self._database.write(lambda c: self._write(c, folding, state, now)).result()
+        except (Busy, StorageFailed):
+            return False
+        if changed is None:
+            self._folds.pop(folding.run_id, None)
+            return True
+        folding.saved(now)
+        if changed:
+            self._on_change(changed)
+        return True
+
+    def _write(
+        self, connection: sqlite3.Connection, folding: Folding, state: bytes, now: float
+    ) -> Changed | None:
+        """Return what changed, or None where the run was deleted."""
+        if not streams.save_fold(connection, folding.run_id, state, folding.progress):
+            return None
+        return save_changes(connection, folding.pending.values(), self._enqueue_alerts, now)
+
+
+def save_changes(
+    connection: sqlite3.Connection, incidents: Iterable[Incident], enqueue_alerts: EnqueueAlerts, now: float
+) -> Changed:
+    """Keep `incidents` and the alerts about them; return those that are news."""
+    changed: Changed = []
+    for found in incidents:
+        incident = _marked_late(connection, found)
+        change = save_incident(connection, incident, now)
+        if change != "unchanged":
+            enqueue_alerts(connection, incident, change, now)
+            changed.append((incident, change))
+    return changed
+
+
+def _marked_late(connection: sqlite3.Connection, incident: Incident) -> Incident:
+    # The rest of a session that was live until its process died may come by `sync`: old news by then.
+    if incident.late or not streams.is_late(connection, _stream_of(incident)):
+        return incident
+    before = find_incident(connection, incident.run_id, incident.id)
+    return incident if before and not before.late else msgspec.structs.replace(incident, late=True)
+
+
+def _stream_of(incident: Incident) -> StreamKey:
+    return StreamKey(incident.run_id, incident.rank, incident.session_id)

@@ -1,0 +1,122 @@
+"""Folding: one run's fold, how far it is in each session, and what it has said that is not saved yet.
+
+Pure: takes stored frames and keeps values. The detector thread owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from trainvitals import wire
+from trainvitals_server.batch import Batch, from_frame
+from trainvitals_server.incident import Incident
+from trainvitals_server.store.streams import Progress, StoredFrame, stream_name
+
+
+class Fold(Protocol):
+    """What `trainvitals_server.fold.RunFold` is to the pipeline."""
+
+    def hello(self, hello: wire.Hello) -> None:
+        """Open a session."""
+
+    def layout(self, rank: int, session_id: str, layout: wire.Layout) -> None:
+        """Note the layers of a session."""
+
+    def rows(self, rank: int, session_id: str, batch: Batch) -> list[Incident]:
+        """Fold rows and return the incidents that are new or changed."""
+
+    def event(self, rank: int, session_id: str, event: wire.Event) -> list[Incident]:
+        """Fold an event and return the incidents that are new or changed."""
+
+    def bye(self, rank: int, session_id: str, bye: wire.Bye) -> list[Incident]:
+        """Close a session and return the incidents that are new or changed."""
+
+    def dump(self) -> bytes:
+        """Return the state."""
+
+
+class Folding:
+    """The fold of one run. After `take`, the caller saves `pending` with `fold.dump()` and calls `saved`."""
+
+    def __init__(self, run_id: str, fold: Fold, progress: Progress) -> None:
+        self.run_id = run_id
+        self.fold = fold
+        self.progress = progress
+        self.pending: dict[str, Incident] = {}  # the latest revision of each incident that is not saved
+        self.unsaved_frames = 0
+        self.saved_at = 0.0
+        self._has_ended = False
+        self._layouts: dict[tuple[int, str, int], tuple[wire.Layer, ...]] = {}
+
+    @classmethod
+    def resume(
+        cls,
+        run_id: str,
+        saved: tuple[bytes, Progress] | None,
+        opening: Iterable[StoredFrame],
+        new: Callable[[str], Fold],
+        load: Callable[[bytes], Fold],
+    ) -> Folding:
+        """Go on from a saved state; where there is none, or it is of another version, begin afresh.
+
+        `opening` are the Hellos and layouts of the run. A state that cannot be read means that only rows
+        which nobody has folded are judged: those before may be compacted already.
+        """
+        if saved is None:
+            return cls(run_id, new(run_id), {})
+        state, progress = saved
+        seen = [frame for frame in opening if frame.seq <= progress.get(stream_name(*frame[:2]), -1)]
+        try:
+            folding, is_known = cls(run_id, load(state), progress), True
+        except (ValueError, msgspec.DecodeError):
+            folding, is_known = cls(run_id, new(run_id), progress), False
+        for frame in seen:
+            folding._open(frame, tell_fold=not is_known)
+        return folding
+
+    @property
+    def must_save(self) -> bool:
+        """Whether something was said that people wait for."""
+        return bool(self.pending) or (self._has_ended and self.unsaved_frames > 0)
+
+    def take(self, frames: Iterable[StoredFrame]) -> None:
+        """Fold `frames`. One that makes the fold fail is behind us when the exception comes out."""
+        for frame in frames:
+            self.progress[stream_name(frame.rank, frame.session_id)] = frame.seq
+            self.unsaved_frames += 1
+            for incident in self._fold(frame):
+                self.pending[incident.id] = incident
+
+    def saved(self, now: float) -> None:
+        """Note that everything up to here is committed."""
+        self.pending.clear()
+        self.unsaved_frames, self.saved_at, self._has_ended = 0, now, False
+
+    def _fold(self, frame: StoredFrame) -> list[Incident]:
+        if frame.kind in ("hello", "layout"):
+            self._open(frame, tell_fold=True)
+            return []
+        message = wire.decode_client(frame.payload)
+        rank, session_id = frame.rank, frame.session_id
+        if isinstance(message, wire.Steps):
+            layers = self._layouts.get((rank, session_id, message.layout_id), ())
+            return self.fold.rows(rank, session_id, from_frame(message, layers))
+        if isinstance(message, wire.Event):
+            return self.fold.event(rank, session_id, message)
+        if isinstance(message, wire.Bye):
+            self._has_ended = True
+            return self.fold.bye(rank, session_id, message)
+        return []
+
+    def _open(self, frame: StoredFrame, *, tell_fold: bool) -> None:
+        message = wire.decode_client(frame.payload)
+        if isinstance(message, wire.Layout):
+            key = (frame.rank, frame.session_id, message.layout_id)
+            self._layouts[key] = tuple(message.layers)
+            if tell_fold:
+                self.fold.layout(frame.rank, frame.session_id, message)
+        elif isinstance(message, wire.Hello) and tell_fold:
+            self.fold.hello(message)
