@@ -5,7 +5,7 @@ Values only. Dtypes are kept: a float64 stays a float64, a count stays an intege
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,16 +17,17 @@ from trainvitals.wire import BoolArray, Dtype, FloatArray, IntArray
 
 Cells = tuple[npt.NDArray[Any], BoolArray | None]
 
-FRAME_BYTES = 128 * 1024  # small frames keep a slow socket from being blocked for long
+FRAME_BYTES = 128 * 1024  # small frames: a slow socket is never blocked for long, a dropped one loses little
 _DTYPES: dict[str, Dtype] = {
-    "float64": "f8", "float32": "f4", "int64": "i8", "int32": "i4", "uint8": "u1", "bool": "u1",
-    "float16": "f4", "bfloat16": "f4", "int16": "i4", "int8": "i4", "uint16": "i4",
+    "float64": "f8", "float32": "f4", "float16": "f4", "bfloat16": "f4",
+    "int64": "i8", "uint32": "i8", "int32": "i4", "int16": "i4", "uint16": "i4", "int8": "i4",
+    "uint8": "u1", "bool": "u1",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows in increasing order of step.
+    """Rows in increasing order of step; whoever hands them over does not touch the arrays again.
 
     A column is (values, present); present None means that every cell is there. Layer columns are
     `[rows, layers]` of the layout `layout_id`.
@@ -60,15 +61,106 @@ class Rows:
     @property
     def is_finite(self) -> bool:
         """Return False when a present cell of a plain column is NaN or infinite."""
-        for values, present in self.columns.values():
-            if (
-                values.dtype.kind == "f"
-                and not np.isfinite(values if present is None else values[present]).all()
-            ):
-                return False
-        return True
+        floats = (cells for cells in self.columns.values() if cells[0].dtype.kind == "f")
+        return all(
+            np.isfinite(values if present is None else values[present]).all() for values, present in floats
+        )
+
+
+def join(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Yield the same rows in as few pieces as can be: neighbours of one shape and rising steps grow together.
+
+    Raises:
+        ValueError: if a column does not fit its steps.
+    """
+    group: list[Rows] = []
+    for part in parts:
+        if not len(part):
+            continue
+        if group and not _follows(group[-1], part):
+            yield _concatenate(group)
+            group = []
+        group.append(part)
+    if group:
+        yield _concatenate(group)
+
+
+def split(rows: Rows, frame_bytes: int = FRAME_BYTES) -> Iterator[Rows]:
+    """Yield the same rows in pieces that each fit a frame: few enough, small enough, steps rising."""
+    most = min(max(frame_bytes * len(rows) // max(rows.nbytes, 1), 1), wire.MAX_ROWS)
+    falls = np.flatnonzero(np.diff(rows.steps) <= 0) + 1
+    for start, stop in zip([0, *falls], [*falls, len(rows)], strict=True):
+        for first in range(int(start), int(stop), most):
+            yield rows.slice(first, min(first + most, int(stop)))
+
+
+def to_frame(rows: Rows, seq: int) -> wire.Steps:
+    """Return one frame of `rows`.
+
+    Raises:
+        ValueError: if there are more columns than a frame takes, or values that are no numbers.
+    """
+    columns = {wire.clip(name): _pack(cells) for name, cells in rows.columns.items()}
+    layer_columns = {wire.clip(name): _pack(cells) for name, cells in rows.layer_columns.items()}
+    first, count = int(rows.steps[0]), len(rows)
+    is_run = int(rows.steps[-1]) - first == count - 1
+    return wire.Steps(
+        seq=seq,
+        first_step=first,
+        count=count,
+        layout_id=rows.layout_id,
+        steps=None if is_run else rows.steps.astype("<i8").tobytes(),
+        times=wire.Column.pack(rows.times),
+        columns=columns,
+        layer_columns=layer_columns,
+    )
 
 
 def _slice(cells: Cells, start: int, stop: int) -> Cells:
     values, present = cells
     return values[start:stop], None if present is None else present[start:stop]
+
+
+def _pack(cells: Cells) -> wire.Column:
+    values, present = cells
+    name = values.dtype.name
+    if name not in _DTYPES:
+        raise ValueError(f"no column of {name}; use one of {', '.join(_DTYPES)}")
+    return wire.Column.pack(values, present, _DTYPES[name])
+
+
+def _shape(rows: Rows) -> object:
+    def one(columns: Mapping[str, Cells]) -> list[object]:
+        return [(name, values.dtype, values.shape[1:]) for name, (values, _) in columns.items()]
+
+    return rows.layout_id, one(rows.columns), one(rows.layer_columns)
+
+
+def _follows(before: Rows, after: Rows) -> bool:
+    return bool(after.steps[0] > before.steps[-1]) and _shape(before) == _shape(after)
+
+
+def _concatenate(group: list[Rows]) -> Rows:
+    first = group[0]
+    for rows in group:
+        for name, (values, present) in [*rows.columns.items(), *rows.layer_columns.items()]:
+            fits = len(values) == len(rows.times) == len(rows)
+            if not fits or (present is not None and present.shape != values.shape):
+                raise ValueError(f"column {name!r} of shape {values.shape} for {len(rows)} steps")
+    if len(group) == 1:
+        return first
+    return Rows(
+        np.concatenate([rows.steps for rows in group]),
+        np.concatenate([rows.times for rows in group]),
+        {name: _append([rows.columns[name] for rows in group]) for name in first.columns},
+        {name: _append([rows.layer_columns[name] for rows in group]) for name in first.layer_columns},
+        first.layout_id,
+    )
+
+
+def _append(cells: list[Cells]) -> Cells:
+    values = np.concatenate([one for one, _ in cells])
+    if all(present is None for _, present in cells):
+        return values, None
+    flags = [np.ones(one.shape, dtype=bool) if present is None else present for one, present in cells]
+    return values, np.concatenate(flags)

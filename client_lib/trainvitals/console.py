@@ -1,0 +1,103 @@
+"""Console: incidents of the run, told in the user's own terminal: one line at the onset, one at the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TextIO
+
+from trainvitals import wire
+
+MAX_LINES = 10  # in one window of time; the page shows everything
+WINDOW_S = 60.0
+_MAX_REMEMBERED = 1000
+_MAX_WAITING = 100
+
+_log = logging.getLogger("trainvitals")
+
+
+class Console:
+    """Decides which notices become a line; `info` stays on the page."""
+
+    def __init__(self, stream: Callable[[], TextIO]) -> None:
+        self._stream = stream
+        self._told: dict[str, str] = {}
+        self._times: deque[float] = deque()
+        self._is_muted = False
+
+    def tell(self, notice: wire.IncidentNotice, now: float) -> None:
+        """Print a line for `notice` if it is news."""
+        if (line := self._line(notice)) is None:
+            return
+        self._told[notice.incident_id] = notice.state
+        if len(self._told) > _MAX_REMEMBERED:
+            del self._told[next(iter(self._told))]
+        while self._times and self._times[0] <= now - WINDOW_S:
+            self._times.popleft()
+        if len(self._times) < MAX_LINES:
+            self._is_muted = False
+            self._times.append(now)
+            self._print(line)
+        elif not self._is_muted:
+            self._is_muted = True
+            self._print("more incidents; they are on the page")
+
+    def _line(self, notice: wire.IncidentNotice) -> str | None:
+        told = self._told.get(notice.incident_id)
+        if notice.severity == "info" or told == notice.state:
+            return None
+        link = f" -> {notice.url}" if notice.url else ""
+        kind = notice.kind.replace("_", " ")
+        if notice.state == "open":
+            return f"{kind} since step {notice.onset_step}: {wire.clip(notice.verdict, 300)}{link}"
+        if told is None:
+            return None  # its onset was before our time
+        word = "withdrawn" if notice.state == "withdrawn" else "over"
+        return f"{kind} since step {notice.onset_step} is {word}{link}"
+
+    def _print(self, line: str) -> None:
+        stream = self._stream()
+        try:
+            encoding = getattr(stream, "encoding", None) or "utf-8"
+            text = f"trainvitals: {line}".encode(encoding, "replace").decode(encoding)
+            start = "\n" if stream.isatty() else ""  # below the progress bar, not into it
+            stream.write(f"{start}{text}\n")
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # no terminal, or one that is closed
+
+
+class Callback:
+    """Calls the user's function with notices, on a thread that lives only while there are some."""
+
+    def __init__(self, function: Callable[[wire.IncidentNotice], None]) -> None:
+        self._function = function
+        self._lock = threading.Lock()
+        self._waiting: deque[wire.IncidentNotice] = deque(maxlen=_MAX_WAITING)
+        self._is_running = False
+
+    def call(self, notice: wire.IncidentNotice) -> None:
+        """Have the function called soon; the oldest notice goes when too many wait."""
+        with self._lock:
+            self._waiting.append(notice)
+            if self._is_running:
+                return
+            self._is_running = True
+        try:
+            threading.Thread(target=self._run, name="trainvitals-callback", daemon=True).start()
+        except RuntimeError:  # the interpreter is shutting down
+            self._is_running = False
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_running = False
+                    return
+                notice = self._waiting.popleft()
+            try:
+                self._function(notice)
+            except Exception:
+                _log.exception("on_incident failed")
