@@ -19,6 +19,7 @@ import msgspec
 
 from trainvitals import wire
 from trainvitals_server.batch import Batch, from_frame
+from trainvitals_server.compactor import Compactor
 from trainvitals_server.config import Config
 from trainvitals_server.detector import Changed, Detector, EnqueueAlerts
 from trainvitals_server.errors import Busy
@@ -84,6 +85,7 @@ class Pipeline:
         self._changed_runs: dict[str, None] = {}  # the board has not heard of them yet
         self._board: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._compactor = Compactor(database, clock)
         self._detector = Detector(
             database,
             new_fold=new_fold,
@@ -97,12 +99,14 @@ class Pipeline:
         """Start judging what is stored and what comes."""
         self._loop = asyncio.get_running_loop()
         self._detector.start()
+        await self._compactor.start()
         self._board = asyncio.create_task(self._tell_board())
 
     async def close(self) -> None:
         """Stop, with every fold saved."""
         if self._board is not None:
             self._board.cancel()
+        await self._compactor.close()
         await asyncio.to_thread(self._detector.close)
 
     async def open(self, hello: wire.Hello) -> Stream:

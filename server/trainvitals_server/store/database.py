@@ -28,6 +28,19 @@ GROUP_JOBS = 128  # jobs of one transaction: bounds how long the first one waits
 READERS = 4
 BUSY_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 10.0
+# After these SQLite may have rolled back the whole transaction by itself.
+_LOST = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_INTERRUPT,
+    }
+)
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +63,7 @@ class Database:
         self.path = path
         self._jobs: queue.Queue[_Waiting[Any] | None] = queue.Queue(queue_jobs)
         self._failure: str | None = None
+        self._is_closed = False
         try:
             self._writer = _connect(path)
             migrate(self._writer)
@@ -64,7 +78,7 @@ class Database:
 
     @property
     def failure(self) -> str | None:
-        """Why the last transaction could not be written, or None: what `/readyz` says."""
+        """Why the last transaction that changes something could not be written, or None."""
         return self._failure
 
     @property
@@ -80,7 +94,10 @@ class Database:
 
         Raises:
             Busy: if the queue is full; nothing was queued.
+            StorageFailed: if the database is closed.
         """
+        if self._is_closed:
+            raise StorageFailed("the database is closed")
         waiting = _Waiting(job, Future())
         try:
             self._jobs.put_nowait(waiting)
@@ -95,6 +112,7 @@ class Database:
 
     def close(self) -> None:
         """Write what waits, then close the file."""
+        self._is_closed = True
         self._jobs.put(None)
         self._thread.join(CLOSE_TIMEOUT_S)
         for _ in range(self._reader_count):
@@ -133,8 +151,11 @@ class Database:
             group.append(waiting)
         return group
 
-    def _write_group(self, group: list[_Waiting[Any]]) -> None:
+    def _write_group(self, taken: list[_Waiting[Any]]) -> None:
+        # From here on a caller cannot cancel; one that has, for its connection is gone, is not served.
+        group = [waiting for waiting in taken if waiting.future.set_running_or_notify_cancel()]
         outcomes: list[tuple[_Waiting[Any], Any, BaseException | None]] = []
+        changes = self._writer.total_changes
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             outcomes.extend(self._run_job(waiting) for waiting in group)
@@ -142,7 +163,8 @@ class Database:
         except sqlite3.Error as error:
             self._fail_group(group, error)
             return
-        self._failure = None
+        if self._writer.total_changes > changes:
+            self._failure = None
         for waiting, result, problem in outcomes:
             if problem is None:
                 waiting.future.set_result(result)
@@ -153,9 +175,9 @@ class Database:
         self._writer.execute("SAVEPOINT job")
         try:
             result = waiting.job(self._writer)
-        except sqlite3.OperationalError:
-            raise  # the disk is full or the file is gone: nobody's job can be kept
         except Exception as error:  # the job's own failure, which its caller gets
+            if isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF in _LOST:
+                raise  # nobody's job can be kept
             self._writer.execute("ROLLBACK TO job")
             self._writer.execute("RELEASE job")
             return waiting, None, error
@@ -163,8 +185,9 @@ class Database:
         return waiting, result, None
 
     def _fail_group(self, group: list[_Waiting[Any]], error: sqlite3.Error) -> None:
+        if self._failure != str(error):  # once, not for every try of every client
+            _log.error("cannot write to %s: %s", self.path, error)
         self._failure = str(error)
-        _log.error("cannot write to %s: %s", self.path, error)
         with contextlib.suppress(sqlite3.Error):
             self._writer.execute("ROLLBACK")
         for waiting in group:

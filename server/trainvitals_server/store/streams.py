@@ -105,6 +105,22 @@ def save_fold(connection: sqlite3.Connection, run_id: str, state: bytes, progres
     return cursor.rowcount > 0
 
 
+def judged(connection: sqlite3.Connection, since: float) -> list[tuple[StreamKey, int]]:
+    """Return how far the saved folds are in each session that was heard from after `since`."""
+    rows = connection.execute(
+        "SELECT run_id, rank, session_id, streams FROM session JOIN fold USING (run_id)"
+        " WHERE last_seen_at >= ?",
+        (since,),
+    )
+    return [
+        (
+            StreamKey(run_id, rank, session_id),
+            json.loads(progress).get(stream_name(rank, session_id), _UNSEEN),
+        )
+        for run_id, rank, session_id, progress in rows
+    ]
+
+
 def is_late(connection: sqlite3.Connection, key: StreamKey) -> bool:
     """Return whether an old spool is being uploaded into this session."""
     row = connection.execute(
