@@ -1,0 +1,143 @@
+// The charts: DOM around plotly, drawn from the state. The only module that calls plotly.
+
+import { h, refill } from "./dom.js";
+import { figureOf, spokenChart } from "./figure.js";
+import { number } from "./format.js";
+import { chips } from "./glyphs.js";
+import { CHARTS } from "./instruments.js";
+import { lane } from "./lane.js";
+import { palette } from "./palette.js";
+import { shownRange, shownTrack } from "./state.js";
+import { emptyTrack, lastValueOf, totalsOf } from "./track.js";
+
+/** @typedef {import("./state.js").State} State */
+/** @typedef {import("./state.js").Action} Action */
+/** @typedef {import("./instruments.js").Chart} Chart */
+/** @typedef {import("./palette.js").Palette} Palette */
+/** @typedef {Record<string, unknown>} Relayout */
+/**
+ * The part of plotly that we call.
+ * @typedef {HTMLElement & {on: (name: string, listener: (event: Relayout) => void) => void}} Plot
+ * @typedef {{react: (plot: HTMLElement, data: object[], layout: object, config: object) => Promise<Plot>}} Plotly
+ */
+/**
+ * @typedef {{chart: Chart, card: HTMLElement, plot: HTMLElement, lane: HTMLElement, chips: HTMLElement,
+ *   now: HTMLElement, log: HTMLButtonElement, isVisible: boolean, isMounted: boolean, drawn: unknown[]}} Instrument
+ */
+
+const CONFIG = { displayModeBar: false, responsive: true, doubleClick: false, scrollZoom: false };
+
+/** @returns {Promise<Plotly>} once its deferred script has run */
+export function loadPlotly() {
+  const loaded = () => /** @type {{Plotly?: Plotly}} */ (/** @type {unknown} */ (globalThis)).Plotly;
+  return new Promise((resolve, reject) => {
+    const now = loaded();
+    if (now) return resolve(now);
+    const script = document.getElementById("plotly");
+    script?.addEventListener("load", () => resolve(/** @type {Plotly} */ (loaded())));
+    script?.addEventListener("error", () => reject(new Error("the chart library did not load")));
+  });
+}
+
+/**
+ * @param {HTMLElement} container @param {(action: Action) => void} dispatch @param {() => void} redraw
+ * @returns {Instrument[]} one for each chart, in the page but not drawn
+ */
+export function buildCharts(container, dispatch, redraw) {
+  const instruments = CHARTS.map((chart) => buildChart(chart, dispatch));
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      const instrument = instruments.find((item) => item.card === entry.target);
+      if (instrument) instrument.isVisible = entry.isIntersecting;
+    }
+    redraw();
+  });
+  for (const { card } of instruments) seen.observe(card);
+  container.replaceChildren(...instruments.map((item) => item.card));
+  return instruments;
+}
+
+/** @param {Chart} chart @param {(action: Action) => void} dispatch @returns {Instrument} */
+function buildChart(chart, dispatch) {
+  const log = h("button", { type: "button", class: "quiet scale", "aria-pressed": "false" }, "Log");
+  log.setAttribute("aria-label", `Logarithmic axis for ${chart.title}`);
+  log.addEventListener("click", () => {
+    dispatch({ type: "scale", series: chart.series, log: log.getAttribute("aria-pressed") !== "true" });
+  });
+  const [plot, laneBox, chipBox, now] = [
+    h("div", { class: "plot", role: "img" }),
+    h("div", { class: "lane-box" }),
+    h("span", { class: "chip-box" }),
+    h("output", { class: "now" }),
+  ];
+  const head = h("header", {}, h("h2", { title: chart.note }, chart.title), chipBox, now, log);
+  const card = h("section", {
+    class: `card chart${chart.isWide ? " wide" : ""}`,
+    "data-series": chart.series,
+  });
+  card.append(head, plot, laneBox);
+  const parts = { chart, card, plot, lane: laneBox, chips: chipBox, now, log };
+  return { ...parts, isVisible: false, isMounted: false, drawn: [] };
+}
+
+/**
+ * Draw what is in view and has changed.
+ * @param {Plotly | null} plotly @param {Instrument[]} instruments @param {State} state
+ * @param {(action: Action) => void} dispatch @param {string} theme
+ */
+export function drawCharts(plotly, instruments, state, dispatch, theme) {
+  /** @type {Palette | null} */
+  let colors = null;
+  for (const instrument of instruments) {
+    const { chart, card } = instrument;
+    const track = shownTrack(state, chart.series);
+    card.hidden = state.isLoaded && !state.tracks[chart.series]?.step.length && !chart.isWide;
+    const needs = [
+      track,
+      state.range,
+      state.range ? null : shownRange(state).to,
+      state.incidents,
+      state.incidentId,
+    ];
+    const all = [...needs, state.gaps, state.logScale[chart.series], theme, plotly, card.clientWidth];
+    if (card.hidden || !instrument.isVisible || isSame(all, instrument.drawn)) continue;
+    instrument.drawn = all;
+    colors ??= palette();
+    drawAround(instrument, state);
+    if (plotly) void drawPlot(plotly, instrument, state, dispatch, colors);
+  }
+}
+
+/** @param {unknown[]} a @param {unknown[]} b */
+function isSame(a, b) {
+  return a.length === b.length && a.every((value, i) => value === b[i]);
+}
+
+/** @param {Instrument} instrument @param {State} state */
+function drawAround(instrument, state) {
+  const { chart, plot } = instrument;
+  const track = shownTrack(state, chart.series) ?? emptyTrack();
+  const range = shownRange(state);
+  refill(instrument.lane, lane(track, range, plot.clientWidth));
+  refill(instrument.chips, chips(totalsOf(track, range.from, range.to)));
+  const last = lastValueOf(track);
+  instrument.now.textContent = Number.isNaN(last) ? "" : number(last);
+  plot.setAttribute("aria-label", spokenChart(state, chart));
+}
+
+/**
+ * @param {Plotly} plotly @param {Instrument} instrument @param {State} state
+ * @param {(action: Action) => void} dispatch @param {Palette} colors
+ */
+async function drawPlot(plotly, instrument, state, dispatch, colors) {
+  const { data, layout, log } = figureOf(state, instrument.chart, colors);
+  instrument.log.setAttribute("aria-pressed", String(log));
+  const plot = await plotly.react(instrument.plot, data, layout, CONFIG);
+  if (instrument.isMounted) return;
+  instrument.isMounted = true;
+  plot.on("plotly_relayout", (event) => {
+    const [from, to] = [event["xaxis.range[0]"], event["xaxis.range[1]"]];
+    if (typeof from === "number" && typeof to === "number") dispatch({ type: "zoom", range: { from, to } });
+  });
+  plot.on("plotly_doubleclick", () => dispatch({ type: "follow" }));
+}

@@ -1,0 +1,133 @@
+// What the run is made of: precision, optimizer, versions; and its layers, the first bad ones on top.
+
+import { ellipsis, h } from "./dom.js";
+import { number, whole, words } from "./format.js";
+
+/** @typedef {import("./records.js").RunDetail} RunDetail */
+/** @typedef {import("./records.js").Layer} Layer */
+/** @typedef {import("./records.js").Incident} Incident */
+/** @typedef {import("./codec.js").Json} Json */
+
+const MAX_LAYERS = 400;
+const PLAIN = /** @type {const} */ ([
+  ["dtype_policy", "Precision policy"],
+  ["loss_scaling", "Loss scaling"],
+  ["optimizer", "Optimizer"],
+  ["loss", "Loss"],
+  ["batch_size", "Batch size"],
+  ["epochs", "Epochs"],
+  ["steps_per_epoch", "Steps per epoch"],
+  ["jit_compile", "XLA (jit_compile)"],
+  ["steps_per_execution", "Steps per execution"],
+  ["run_eagerly", "Eager"],
+  ["strategy", "Strategy"],
+  ["device", "Device"],
+  ["host", "Host"],
+  ["program", "Program"],
+]);
+const GROUPS = /** @type {const} */ ([
+  ["optimizer_config", "Optimizer settings"],
+  ["versions", "Versions"],
+  ["config", "Configuration"],
+]);
+
+/** @param {RunDetail} run @returns {HTMLElement[]} */
+export function environmentView(run) {
+  const environment = run.environment;
+  const plain = PLAIN.map(([key, name]) => row(name, environment[key])).filter((item) => item !== null);
+  const groups = GROUPS.map(([key, name]) => group(name, environment[key]));
+  const known = [...groups, operations(environment.operations)].filter((item) => item !== null);
+  if (!plain.length && !known.length) return [];
+  return [h("h2", {}, "Environment"), h("dl", { class: "pairs" }, ...plain), ...known];
+}
+
+/** @param {string} name @param {unknown} value @returns {HTMLElement | null} */
+function row(name, value) {
+  if (value === null || value === undefined || value === "") return null;
+  return h("div", {}, h("dt", {}, ellipsis(name)), h("dd", {}, ellipsis(scalar(value))));
+}
+
+/** @param {unknown} value @returns {string} */
+function scalar(value) {
+  if (value === true) return "yes";
+  if (value === false) return "no";
+  return typeof value === "number" ? number(value) : String(value);
+}
+
+/** @param {string} title @param {unknown} value @returns {HTMLElement | null} */
+function group(title, value) {
+  if (typeof value !== "object" || value === null || !Object.keys(value).length) return null;
+  const rows = Object.entries(value).map(([name, item]) => row(name, item));
+  return h("section", {}, h("h3", {}, title), h("dl", { class: "pairs mono" }, ...rows));
+}
+
+/** @param {unknown} value @returns {HTMLElement | null} */
+function operations(value) {
+  if (typeof value !== "object" || value === null || !Object.keys(value).length) return null;
+  const rows = Object.entries(value).map(([kind, names]) =>
+    row(words(kind), Array.isArray(names) ? names.join(", ") : ""),
+  );
+  return h(
+    "section",
+    {},
+    h("h3", {}, "Operations that can overflow"),
+    h("dl", { class: "pairs mono" }, ...rows),
+  );
+}
+
+/** @param {RunDetail} run @returns {HTMLElement[]} */
+export function layersView(run) {
+  if (!run.layers.length) return [];
+  const rows = run.layers.slice(0, MAX_LAYERS).map((layer, i) => layerRow(layer, i + 1));
+  const rest = run.layers.length - rows.length;
+  return [
+    h("h2", {}, `Layers`),
+    table(["", "Layer", "Kind", "Parameters", "Variables", "Computes in"], rows),
+    ...(rest > 0 ? [h("p", { class: "muted small" }, `and ${whole(rest)} more`)] : []),
+  ];
+}
+
+/** @param {Layer | undefined} layer @param {number} position @param {string} [name] */
+function layerRow(layer, position, name = layer?.name ?? "") {
+  const [dtype, compute] = [layer?.dtype ?? "", layer?.computeDtype ?? ""];
+  return h(
+    "tr",
+    { "data-layer": name.slice(0, 200) },
+    h("td", { class: "muted number" }, String(position)),
+    h("td", { class: "layer-name" }, ellipsis(name)),
+    h("td", { class: "muted" }, ellipsis(layer?.kind ?? "")),
+    h("td", { class: "number" }, layer ? whole(layer.parameters) : ""),
+    h("td", {}, dtype + (layer?.trainable === false ? " · frozen" : "")),
+    h("td", { class: compute.includes("16") ? "half" : "" }, compute || dtype),
+  );
+}
+
+/** @param {string[]} heads @param {HTMLElement[]} rows */
+function table(heads, rows) {
+  const head = h("tr", {}, ...heads.map((text) => h("th", { scope: "col" }, text)));
+  return h(
+    "div",
+    { class: "scroll" },
+    h("table", { class: "layers" }, h("thead", {}, head), h("tbody", {}, ...rows)),
+  );
+}
+
+/**
+ * The layers that went bad, in the order in which they did.
+ * @param {RunDetail} run @param {Incident | null} incident @returns {HTMLElement[]}
+ */
+export function firstBadView(run, incident) {
+  if (!incident?.firstBadLayers.length) return [];
+  const rows = incident.firstBadLayers.slice(0, MAX_LAYERS).map((name, i) =>
+    layerRow(
+      run.layers.find((layer) => layer.name === name),
+      i + 1,
+      name,
+    ),
+  );
+  return [
+    h("h2", {}, "First bad layers"),
+    h("p", { class: "muted small" }, "In the order in which their gradients became non-finite."),
+    table(["", "Layer", "Kind", "Parameters", "Variables", "Computes in"], rows),
+  ];
+}

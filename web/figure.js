@@ -1,0 +1,216 @@
+// Figure: from the state to what plotly draws. Pure; at most 2,000 points a trace.
+
+import { number, whole, words } from "./format.js";
+import { isLogScale } from "./instruments.js";
+import { shownIncident, shownRange, shownTrack } from "./state.js";
+import { emptyTrack, envelopeOf, extentOf, lastValueOf, lineOf, totalsOf } from "./track.js";
+
+/** @typedef {import("./state.js").State} State */
+/** @typedef {import("./state.js").Range} Range */
+/** @typedef {import("./instruments.js").Chart} Chart */
+/** @typedef {import("./palette.js").Palette} Palette */
+/** @typedef {import("./records.js").Incident} Incident */
+/** @typedef {{data: object[], layout: Record<string, unknown>, log: boolean}} Figure */
+
+/** Both sides of the plot: the lane below lines up with it. */
+export const MARGIN = { left: 58, right: 14 };
+const FEW_POINTS = 60; // so few are drawn as dots, too
+const MAX_LINES = 100;
+const MAX_LABELS = 6;
+const LABEL_SHARE = 0.2; // of the width: labels closer than this go on another level
+const LABEL_HEIGHT = 16;
+const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
+
+/** @param {State} state @param {Chart} chart @param {Palette} colors @returns {Figure} */
+export function figureOf(state, chart, colors) {
+  const track = shownTrack(state, chart.series) ?? emptyTrack();
+  const log = isLogScale(chart, state.logScale[chart.series], extentOf(track));
+  const line = lineOf(track, state.gaps);
+  const labels = chart.isWide ? labelsOf(state, colors) : [];
+  return {
+    log,
+    data: [
+      envelopeTrace(envelopeOf(track, state.gaps), colors),
+      lineTrace(line, chart, colors),
+      dotTrace(line, colors),
+    ],
+    layout: {
+      ...layoutOf(shownRange(state), log, colors),
+      margin: { l: MARGIN.left, r: MARGIN.right, t: 8 + LABEL_HEIGHT * levels(labels), b: 26 },
+      shapes: [...gapShapes(state, colors), ...incidentShapes(state, colors)],
+      annotations: labels,
+    },
+  };
+}
+
+/** @param {{x: (number|null)[], y: (number|null)[]}} outline @param {Palette} colors */
+function envelopeTrace(outline, colors) {
+  const line = { width: 1, color: colors["accent-tint"] };
+  const fill = { fill: "toself", fillcolor: colors["accent-tint"] };
+  return { type: "scatter", mode: "lines", ...outline, ...fill, line, hoverinfo: "skip", showlegend: false };
+}
+
+/** @param {{x: number[], y: (number|null)[]}} points @param {Chart} chart @param {Palette} colors */
+function lineTrace(points, chart, colors) {
+  const line = { width: 1.6, color: colors.accent, shape: chart.shape, simplify: false };
+  const hovertemplate = "step %{x:,d}<br><b>%{y:.6~g}</b><extra></extra>";
+  return {
+    type: "scatter",
+    mode: "lines",
+    ...points,
+    line,
+    hovertemplate,
+    connectgaps: false,
+    showlegend: false,
+  };
+}
+
+/** A point between two breaks has no line: a dot shows it. @param {{x: number[], y: (number|null)[]}} line @param {Palette} colors */
+function dotTrace({ x, y }, colors) {
+  const isFew = x.length <= FEW_POINTS;
+  const isAlone = (/** @type {number} */ i) => (y[i - 1] ?? null) === null && (y[i + 1] ?? null) === null;
+  const kept = x.map((_, i) => i).filter((i) => y[i] !== null && (isFew || isAlone(i)));
+  return {
+    type: "scatter",
+    mode: "markers",
+    x: kept.map((i) => x[i]),
+    y: kept.map((i) => y[i]),
+    marker: { size: 4.5, color: colors.accent },
+    hoverinfo: "skip",
+    showlegend: false,
+  };
+}
+
+/** @param {Range} range @param {boolean} log @param {Palette} colors */
+function layoutOf(range, log, colors) {
+  const axis = { gridcolor: colors.line, zeroline: false, tickfont: { color: colors.muted, size: 11 } };
+  return {
+    autosize: true,
+    dragmode: "zoom",
+    hovermode: "x",
+    paper_bgcolor: "transparent",
+    plot_bgcolor: "transparent",
+    font: { family: FONT, color: colors.text, size: 12 },
+    hoverlabel: {
+      bgcolor: colors.surface,
+      bordercolor: colors.line,
+      font: { color: colors.text, family: FONT },
+    },
+    xaxis: {
+      ...axis,
+      range: [range.from, range.to],
+      showgrid: false,
+      tickformat: ",d",
+      nticks: 8,
+      showspikes: true,
+      spikemode: "across",
+      spikethickness: 1,
+      spikedash: "solid",
+      spikecolor: colors.line,
+      linecolor: colors.line,
+      showline: true,
+    },
+    yaxis: {
+      ...axis,
+      type: log ? "log" : "linear",
+      fixedrange: true,
+      exponentformat: "power",
+      nticks: 5,
+      minorloglabels: "none",
+    },
+  };
+}
+
+/** @param {State} state @returns {Incident[]} those worth a line, in order of their onset */
+function marked(state) {
+  return state.incidents
+    .filter((incident) => incident.state !== "withdrawn" && incident.rank === state.rank)
+    .toSorted((a, b) => a.onsetStep - b.onsetStep)
+    .slice(-MAX_LINES);
+}
+
+/** @param {State} state @param {Palette} colors @returns {object[]} */
+function incidentShapes(state, colors) {
+  const shown = shownIncident(state);
+  return marked(state).flatMap((incident) => {
+    const color = colors[incident.severity];
+    const isShown = incident.id === shown?.id;
+    const line = { color, width: isShown ? 2 : 1, dash: incident.severity === "info" ? "dot" : "solid" };
+    const at = { type: "line", x0: incident.onsetStep, x1: incident.onsetStep, yref: "paper", y0: 0, y1: 1 };
+    const end = incident.nonfiniteStep;
+    const band =
+      isShown && end !== null && end > incident.onsetStep ? [bandShape(incident.onsetStep, end, color)] : [];
+    return [...band, { ...at, line, opacity: isShown ? 1 : 0.6 }];
+  });
+}
+
+/** @param {number} from @param {number} to @param {string} color */
+function bandShape(from, to, color) {
+  const place = { type: "rect", x0: from, x1: to, yref: "paper", y0: 0, y1: 1, layer: "below" };
+  return { ...place, fillcolor: color, opacity: 0.09, line: { width: 0 } };
+}
+
+/** What the client declared lost. @param {State} state @param {Palette} colors @returns {object[]} */
+function gapShapes(state, colors) {
+  return state.gaps.slice(-MAX_LINES).map((gap) => ({
+    ...bandShape(gap.firstStep - 0.5, gap.lastStep + 0.5, colors.missing),
+    opacity: 0.22,
+    name: "gap",
+  }));
+}
+
+/** @param {State} state @param {Palette} colors @returns {{x: number, yshift: number}[]} */
+function labelsOf(state, colors) {
+  const range = shownRange(state);
+  const share = (/** @type {number} */ step) => (step - range.from) / (range.to - range.from);
+  const loud = marked(state).filter((incident) => incident.severity !== "info");
+  const incidents = loud.map((item) => ({
+    x: item.onsetStep,
+    text: words(item.kind),
+    color: colors[item.severity],
+  }));
+  const gaps = state.gaps.map((gap) => ({ x: gap.firstStep, text: gapText(gap), color: colors.muted }));
+  const inside = [...incidents, ...gaps].filter((label) => share(label.x) >= 0 && share(label.x) <= 1);
+  /** @type {number[]} */
+  const ends = [];
+  return inside.slice(-MAX_LABELS).map((label) => {
+    const at = share(label.x);
+    const level = freeLevel(ends, at);
+    const place = { x: label.x, y: 1, yref: "paper", yshift: level * LABEL_HEIGHT, yanchor: "bottom" };
+    const anchor = { xanchor: at > 0.8 ? "right" : "left", showarrow: false };
+    return { ...place, ...anchor, text: label.text, font: { color: label.color, size: 12 } };
+  });
+}
+
+/** @param {number[]} ends where the last label of each level ends @param {number} at @returns {number} */
+function freeLevel(ends, at) {
+  const start = at > 0.8 ? at - LABEL_SHARE : at;
+  const found = ends.findIndex((end) => end <= start);
+  const level = found < 0 ? ends.length : found;
+  ends[level] = start + LABEL_SHARE;
+  return level;
+}
+
+/** @param {import("./records.js").Gap} gap @returns {string} plotly reads some markup in labels: leave none */
+function gapText(gap) {
+  return `lost: ${gap.reason
+    .replace(/[^\w ]/g, "")
+    .slice(0, 40)
+    .replaceAll("_", " ")}`;
+}
+
+/** @param {{yshift: number}[]} labels */
+function levels(labels) {
+  return labels.length ? 1 + Math.max(...labels.map((label) => label.yshift)) / LABEL_HEIGHT : 0;
+}
+
+/** The chart in words, for those who do not see it. @param {State} state @param {Chart} chart @returns {string} */
+export function spokenChart(state, chart) {
+  const track = shownTrack(state, chart.series) ?? emptyTrack();
+  const [range, extent, totals] = [shownRange(state), extentOf(track), totalsOf(track)];
+  const values = extent
+    ? `from ${number(extent[0])} to ${number(extent[1])}, last ${number(lastValueOf(track))}`
+    : "no finite value";
+  const bad = `${totals.nan} NaN, ${totals.posinf} plus infinity, ${totals.neginf} minus infinity`;
+  return `${chart.title}, steps ${whole(range.from)} to ${whole(range.to)}: ${values}; ${bad}, ${totals.missing} missing`;
+}

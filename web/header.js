@@ -1,0 +1,132 @@
+// The head of the run page and the toolbar of its charts.
+
+import { stopRun } from "./api.js";
+import { ellipsis, h, stateMark } from "./dom.js";
+import { ago, clipped, speed, whole } from "./format.js";
+import { lastStep, shownRange } from "./state.js";
+
+/** @typedef {import("./state.js").State} State */
+/** @typedef {import("./state.js").Action} Action */
+/** @typedef {(action: Action) => void} Dispatch */
+
+const NAME_CHARS = 400;
+const ALIVE = ["running", "stalled"];
+
+/** @param {State} state @param {Dispatch} dispatch @returns {HTMLElement[]} */
+export function headView(state, dispatch) {
+  const run = state.run;
+  if (!run) return [];
+  const context = [run.project, run.group, `started ${ago(run.startedAt, Date.now())}`]
+    .filter(Boolean)
+    .join(" · ");
+  const tags = run.tags.map((tag) => h("span", { class: "tag" }, ellipsis(clipped(tag, 80))));
+  return [
+    h(
+      "div",
+      { class: "who" },
+      h("h1", {}, ellipsis(clipped(run.name, NAME_CHARS))),
+      h("p", { class: "muted small" }, ellipsis(clipped(context, NAME_CHARS)), ...tags),
+    ),
+    h("div", { class: "figures" }, ...figures(state)),
+    stopButton(state, dispatch),
+  ].filter((item) => item !== null);
+}
+
+/** @param {State} state @returns {HTMLElement[]} */
+function figures(state) {
+  const run = state.run;
+  if (!run) return [];
+  const figure = (/** @type {string} */ name, /** @type {Node | string} */ value) =>
+    h("div", {}, h("span", { class: "muted small" }, name), h("b", {}, value));
+  return [
+    figure("State", stateMark(run.state)),
+    figure("Step", whole(lastStep(state))),
+    figure("Steps/s", run.state === "running" ? speed(run.stepsPerSecond) : "–"),
+  ];
+}
+
+/** Asks once more before it stops a training. @param {State} state @param {Dispatch} dispatch */
+function stopButton({ run, runId }, dispatch) {
+  if (!run || !ALIVE.includes(run.state)) return null;
+  if (run.stopReason !== null) return h("span", { class: "muted stop" }, "Stop requested");
+  const button = h("button", { type: "button", class: "danger stop", "data-key": "stop" }, "Stop run");
+  let isAsked = false;
+  button.addEventListener("blur", () => {
+    isAsked = false;
+    button.textContent = "Stop run";
+  });
+  button.addEventListener("click", async () => {
+    if (!isAsked) {
+      isAsked = true;
+      button.textContent = "Really stop?";
+      return;
+    }
+    try {
+      await stopRun(runId);
+      dispatch({ type: "stop-requested" });
+    } catch (error) {
+      dispatch({ type: "problem", text: `Not stopped: ${error instanceof Error ? error.message : error}` });
+    }
+  });
+  return button;
+}
+
+/** @param {State} state @param {Dispatch} dispatch @returns {HTMLElement[]} */
+export function toolbarView(state, dispatch) {
+  const range = shownRange(state);
+  const zoomBy = (/** @type {number} */ factor, /** @type {number} */ shift) => () => {
+    const half = ((range.to - range.from) / 2) * factor;
+    const middle = (range.from + range.to) / 2 + shift * (range.to - range.from);
+    dispatch({ type: "zoom", range: { from: middle - half, to: middle + half } });
+  };
+  const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ click) =>
+    h(
+      "button",
+      { type: "button", class: "quiet", "aria-label": label, title: label, "data-key": label, click },
+      text,
+    );
+  const isPaused = state.range !== null;
+  return [
+    followButton(isPaused, dispatch),
+    h(
+      "span",
+      { class: "muted range", "data-testid": "range" },
+      `Steps ${whole(range.from)} – ${whole(range.to)}${isPaused && !state.detail ? " · loading detail" : ""}`,
+    ),
+    rankPicker(state, dispatch),
+    h("span", { class: "spring" }),
+    h("span", { class: "muted small hint" }, "Drag to zoom, double-click to follow"),
+    button("←", "Earlier steps", zoomBy(1, -0.25)),
+    button("→", "Later steps", zoomBy(1, 0.25)),
+    button("+", "Zoom in", zoomBy(0.5, 0)),
+    button("−", "Zoom out", zoomBy(2, 0)),
+  ].filter((item) => item !== null);
+}
+
+/** @param {boolean} isPaused @param {Dispatch} dispatch */
+function followButton(isPaused, dispatch) {
+  const attributes = {
+    type: "button",
+    id: "follow",
+    "data-key": "follow",
+    "aria-pressed": String(!isPaused),
+  };
+  const click = () => dispatch({ type: "follow" });
+  return h(
+    "button",
+    { ...attributes, "data-paused": isPaused, click },
+    isPaused ? "Paused · resume" : "Following",
+  );
+}
+
+/** @param {State} state @param {Dispatch} dispatch */
+function rankPicker({ run, rank }, dispatch) {
+  const ranks = [...new Set([rank, ...(run?.sessions.map((session) => session.rank) ?? [])])].sort(
+    (a, b) => a - b,
+  );
+  if (ranks.length < 2) return null;
+  const options = ranks.map((item) => h("option", { value: item, selected: item === rank }, `Rank ${item}`));
+  const select = h("select", { "aria-label": "Rank", "data-key": "rank" }, ...options);
+  select.addEventListener("change", () => dispatch({ type: "rank", rank: Number(select.value) }));
+  return select;
+}

@@ -1,0 +1,62 @@
+// Instruments: which charts there are and what each needs. What is measured is the server's business.
+
+/** @typedef {"log" | "linear" | "auto"} Scale */
+/** @typedef {{series: string, title: string, note: string, scale: Scale, shape: "linear" | "hv", isWide: boolean}} Chart */
+
+/** @type {Chart[]} */
+export const CHARTS = [
+  {
+    series: "loss",
+    title: "Loss",
+    note: "raw loss of each batch, unscaled",
+    scale: "auto",
+    shape: "linear",
+    isWide: true,
+  },
+  {
+    series: "grad_norm",
+    title: "Gradient norm",
+    note: "global L2, unscaled, before the optimizer clips; clipping by hand before it cannot be seen",
+    scale: "log",
+    shape: "linear",
+    isWide: false,
+  },
+  {
+    series: "grad_nonfinite",
+    title: "Non-finite gradient elements",
+    note: "count in each step",
+    scale: "auto",
+    shape: "hv",
+    isWide: false,
+  },
+  {
+    series: "loss_scale",
+    title: "Loss scale",
+    note: "of the loss-scaling optimizer",
+    scale: "log",
+    shape: "hv",
+    isWide: false,
+  },
+  {
+    series: "learning_rate",
+    title: "Learning rate",
+    note: "as the optimizer used it",
+    scale: "auto",
+    shape: "linear",
+    isWide: false,
+  },
+];
+
+export const SERIES = CHARTS.map((chart) => chart.series);
+
+const WIDE_RATIO = 1000; // beyond it a linear axis shows only the largest values
+
+/**
+ * @param {Chart} chart @param {boolean | undefined} chosen @param {[number, number] | null} extent
+ * @returns {boolean} whether the axis is logarithmic
+ */
+export function isLogScale(chart, chosen, extent) {
+  if (chosen !== undefined) return chosen;
+  if (chart.scale !== "auto") return chart.scale === "log";
+  return extent !== null && extent[0] > 0 && extent[1] / extent[0] > WIDE_RATIO;
+}

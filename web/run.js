@@ -1,0 +1,201 @@
+// The run page: fetches, listens, and shows the one state. Each part redraws only when its slice changed.
+
+import { ApiError, getIncidents, getRun, getSeries, liveAddress } from "./api.js";
+import { buildCharts, drawCharts, loadPlotly } from "./charts.js";
+import { byId, refill } from "./dom.js";
+import { environmentView, firstBadView, layersView } from "./environment.js";
+import { clipped, words } from "./format.js";
+import { headView, toolbarView } from "./header.js";
+import { incidentView } from "./incidents.js";
+import { SERIES } from "./instruments.js";
+import { openLive } from "./live.js";
+import { initialState, isSameRange, reduce, shownIncident } from "./state.js";
+import { hashOf, viewOf } from "./view.js";
+
+/** @typedef {import("./state.js").State} State */
+/** @typedef {import("./state.js").Action} Action */
+
+const DRAW_EVERY_MS = 200; // a chart costs some 20 ms: a few a second leave the machine to the training
+const DETAIL_AFTER_MS = 150; // zooming by wheel or key comes in bursts
+const RELOAD_EVERY_MS = 5000;
+const PIXELS = 450; // twice as many buckets come back, and an envelope has two points each
+const LINK_WORDS = { connecting: "Connecting", live: "Live", lost: "Reconnecting" };
+
+const runId = decodeURIComponent(location.pathname.split("/").pop() ?? "");
+let state = initialState(runId, viewOf(location.hash));
+/** @type {State | null} */
+let drawn = null;
+/** @type {import("./charts.js").Plotly | null} */
+let plotly = null;
+let [isScheduled, lastDrawn, lastReload] = [false, 0, 0];
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let detailTimer;
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let reloadTimer;
+
+/** @param {Action} action */
+function dispatch(action) {
+  const before = state;
+  state = reduce(state, action);
+  if (state === before) return;
+  if (!isSameRange(before.range, state.range)) wantDetail();
+  if (before.rank !== state.rank) void load();
+  if (before.stale !== state.stale) reloadSoon();
+  schedule();
+}
+
+function schedule() {
+  if (isScheduled) return;
+  isScheduled = true;
+  const wait = Math.max(0, lastDrawn + DRAW_EVERY_MS - performance.now());
+  setTimeout(() => requestAnimationFrame(draw), wait); // a hidden tab has no frames: nothing is drawn there
+}
+
+const instruments = buildCharts(byId("charts"), dispatch, schedule);
+
+function draw() {
+  isScheduled = false;
+  lastDrawn = performance.now();
+  const [now, before] = [state, drawn];
+  drawn = now;
+  const changed = (/** @type {(keyof State)[]} */ ...keys) => keys.some((key) => before?.[key] !== now[key]);
+  if (changed("problem")) showProblem(now.problem);
+  if (changed("link")) showLink(now.link);
+  if (changed("run", "tracks")) refill(byId("head"), ...headView(now, dispatch));
+  if (changed("incidents", "incidentId", "isLoaded") || before?.run?.state !== now.run?.state) {
+    refill(byId("incidents"), ...incidentView(now, dispatch));
+  }
+  if (changed("range", "detail", "run", "tracks")) refill(byId("view"), ...toolbarView(now, dispatch));
+  if (changed("run", "incidents", "incidentId")) showDetails(now, before);
+  if (changed("range", "rank", "incidentId", "logScale"))
+    history.replaceState(null, "", hashOf(now) || location.pathname);
+  byId("view").hidden = !now.run;
+  drawCharts(plotly, instruments, now, dispatch, theme());
+}
+
+/** @param {State} now @param {State | null} before */
+function showDetails(now, before) {
+  if (!now.run) return;
+  document.title = `${clipped(now.run.name, 80)} · trainvitals`;
+  panel("first-bad", firstBadView(now.run, shownIncident(now)));
+  if (before?.run?.environment !== now.run.environment) panel("environment", environmentView(now.run));
+  if (before?.run?.layers !== now.run.layers) panel("layers", layersView(now.run));
+}
+
+/** @param {string} id @param {HTMLElement[]} children */
+function panel(id, children) {
+  refill(byId(id), ...children);
+  byId(id).hidden = !children.length;
+}
+
+/** @param {string | null} problem */
+function showProblem(problem) {
+  byId("problem").textContent = problem ?? "";
+  byId("problem").hidden = problem === null;
+}
+
+/** @param {import("./state.js").Link} link */
+function showLink(link) {
+  byId("link").dataset.link = link;
+  byId("link").textContent = LINK_WORDS[link];
+}
+
+/** @returns {string} */
+function theme() {
+  return `${document.documentElement.dataset.theme} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
+}
+
+/** @returns {Promise<number | null>} the cursor at which the live data goes on */
+async function load() {
+  lastReload = performance.now();
+  const rank = state.rank;
+  try {
+    const [run, incidents, answer] = await Promise.all([
+      getRun(runId),
+      getIncidents(runId),
+      getSeries(runId, { names: SERIES, pixels: PIXELS, rank }),
+    ]);
+    dispatch({ type: "run", run });
+    dispatch({ type: "incidents", incidents });
+    if (rank === state.rank) dispatch({ type: "series", answer });
+    return answer.cursor;
+  } catch (error) {
+    dispatch({ type: "problem", text: problemText(error) });
+    return null;
+  }
+}
+
+/** @param {unknown} error @returns {string} */
+function problemText(error) {
+  if (error instanceof ApiError && error.status === 404)
+    return "There is no such run. It may have been deleted.";
+  return `The run cannot be read: ${error instanceof Error ? error.message : error}`;
+}
+
+function reloadSoon() {
+  clearTimeout(reloadTimer);
+  reloadTimer = setTimeout(load, Math.max(0, lastReload + RELOAD_EVERY_MS - performance.now()));
+}
+
+/** Fetch the zoomed range at full resolution, a moment after the last zoom. */
+function wantDetail() {
+  clearTimeout(detailTimer);
+  detailTimer = setTimeout(async () => {
+    const { range, rank } = state;
+    if (!range) return;
+    try {
+      const answer = await getSeries(runId, {
+        names: SERIES,
+        pixels: PIXELS,
+        rank,
+        range: { ...range, to: range.to + 1 },
+      });
+      if (rank === state.rank) dispatch({ type: "detail", range, answer });
+    } catch (error) {
+      dispatch({ type: "problem", text: problemText(error) });
+    }
+  }, DETAIL_AFTER_MS);
+}
+
+/** @param {import("./records.js").LiveMessage} message */
+function receive(message) {
+  if (message.t === "resync") return reloadSoon();
+  if (message.t === "run" && message.run.runId === runId)
+    return dispatch({ type: "run-news", run: message.run });
+  if (message.t === "incident" && message.runId === runId) {
+    announce(message.incident);
+    return dispatch({ type: "incident", incident: message.incident });
+  }
+  if (message.t === "rows" && message.runId === runId) dispatch({ type: "rows", ...message });
+}
+
+/** @param {import("./records.js").Incident} incident */
+function announce(incident) {
+  const isKnown = state.incidents.some((known) => known.id === incident.id);
+  if (!isKnown && incident.severity !== "info") {
+    byId("news").textContent = `New incident, ${words(incident.kind)}: ${clipped(incident.verdict, 300)}`;
+  }
+}
+
+document.addEventListener("themechange", schedule);
+addEventListener("resize", schedule);
+addEventListener("hashchange", () => {
+  const view = viewOf(location.hash);
+  dispatch(view.range ? { type: "zoom", range: view.range } : { type: "follow" });
+  if (view.incidentId) dispatch({ type: "select", incidentId: view.incidentId });
+});
+
+const cursor = await load();
+openLive(liveAddress(), {
+  cursor,
+  subscriptions: (at) => [{ run_id: runId, series: SERIES, cursor: at }],
+  onReturn: load,
+  onLink: (link) => dispatch({ type: "link", link }),
+  onMessage: receive,
+});
+if (state.range) wantDetail();
+plotly = await loadPlotly().catch((error) => {
+  dispatch({ type: "problem", text: problemText(error) });
+  return null;
+});
+schedule();

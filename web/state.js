@@ -1,0 +1,188 @@
+// State of the run page: one value, changed by one pure function. The DOM and Plotly only show it.
+
+import { appended, lastStepOf, trackOf } from "./track.js";
+
+/** @typedef {import("./records.js").Run} Run */
+/** @typedef {import("./records.js").RunDetail} RunDetail */
+/** @typedef {import("./records.js").Incident} Incident */
+/** @typedef {import("./records.js").Gap} Gap */
+/** @typedef {import("./records.js").SeriesAnswer} SeriesAnswer */
+/** @typedef {import("./track.js").Track} Track */
+/** @typedef {"connecting" | "live" | "lost"} Link */
+/** @typedef {{from: number, to: number}} Range */
+/** @typedef {Record<string, Track>} Tracks */
+
+/**
+ * `range` null means follow; `detail` is the zoomed range at full resolution, once it has come. `logScale` holds
+ * what the user chose, by series. `stale` counts the rows that contradict what we hold: the shell reloads then.
+ * @typedef {{runId: string, rank: number, run: RunDetail | null, problem: string | null, incidents: Incident[],
+ *   incidentId: string | null, tracks: Tracks, gaps: Gap[], range: Range | null,
+ *   detail: {range: Range, tracks: Tracks} | null, logScale: Record<string, boolean>, link: Link,
+ *   stale: number, isLoaded: boolean}} State
+ */
+
+/**
+ * @typedef {{type: "run", run: RunDetail}
+ *   | {type: "run-news", run: Run}
+ *   | {type: "problem", text: string}
+ *   | {type: "incidents", incidents: Incident[]}
+ *   | {type: "incident", incident: Incident}
+ *   | {type: "series", answer: SeriesAnswer}
+ *   | {type: "rows", rank: number, steps: number[], columns: Record<string, import("./codec.js").Column>}
+ *   | {type: "detail", range: Range, answer: SeriesAnswer}
+ *   | {type: "zoom", range: Range}
+ *   | {type: "follow"}
+ *   | {type: "select", incidentId: string}
+ *   | {type: "scale", series: string, log: boolean}
+ *   | {type: "rank", rank: number}
+ *   | {type: "stop-requested"}
+ *   | {type: "link", link: Link}} Action
+ */
+
+const SEVERITIES = ["critical", "warning", "info"];
+const STATES = ["open", "resolved", "withdrawn"];
+
+/** @param {string} runId @param {Partial<State>} [view] @returns {State} */
+export function initialState(runId, view = {}) {
+  return {
+    runId,
+    rank: 0,
+    run: null,
+    problem: null,
+    incidents: [],
+    incidentId: null,
+    tracks: {},
+    gaps: [],
+    range: null,
+    detail: null,
+    logScale: {},
+    link: "connecting",
+    stale: 0,
+    isLoaded: false,
+    ...view,
+  };
+}
+
+/** @param {State} state @param {Action} action @returns {State} */
+export function reduce(state, action) {
+  switch (action.type) {
+    case "run":
+      return { ...state, run: action.run, problem: null };
+    case "run-news":
+      return state.run ? { ...state, run: { ...state.run, ...action.run } } : state;
+    case "problem":
+      return { ...state, problem: action.text };
+    case "incidents":
+      return { ...state, incidents: action.incidents };
+    case "incident":
+      return { ...state, incidents: withIncident(state.incidents, action.incident) };
+    case "series":
+      return { ...state, tracks: tracksOf(action.answer), gaps: action.answer.gaps, isLoaded: true };
+    case "rows":
+      return withRows(state, action);
+    case "detail":
+      return isSameRange(state.range, action.range)
+        ? { ...state, detail: { range: action.range, tracks: tracksOf(action.answer) } }
+        : state;
+    case "zoom":
+      return { ...state, range: wholeSteps(action.range) };
+    case "follow":
+      return { ...state, range: null, detail: null };
+    case "select":
+      return { ...state, incidentId: action.incidentId };
+    case "scale":
+      return { ...state, logScale: { ...state.logScale, [action.series]: action.log } };
+    case "rank":
+      return { ...state, rank: action.rank, tracks: {}, gaps: [], detail: null, isLoaded: false };
+    case "stop-requested":
+      return state.run ? { ...state, run: { ...state.run, stopReason: "asked on the page" } } : state;
+    case "link":
+      return { ...state, link: action.link };
+  }
+}
+
+/** @param {SeriesAnswer} answer @returns {Tracks} */
+function tracksOf(answer) {
+  return Object.fromEntries(
+    Object.entries(answer.series)
+      .filter(([, series]) => series.kind !== "layers")
+      .map(([name, series]) => [name, trackOf(series)]),
+  );
+}
+
+/** @param {Incident[]} incidents @param {Incident} incident @returns {Incident[]} */
+function withIncident(incidents, incident) {
+  const at = incidents.findIndex((known) => known.id === incident.id);
+  if (at < 0) return [...incidents, incident];
+  return incidents[at].revision > incident.revision ? incidents : incidents.with(at, incident);
+}
+
+/** @param {State} state @param {Extract<Action, {type: "rows"}>} action @returns {State} */
+function withRows(state, action) {
+  if (action.rank !== state.rank || !state.isLoaded || !action.steps.length) return state;
+  const isOld = Object.keys(action.columns).some(
+    (name) => lastStepOf(state.tracks[name]) >= /** @type {number} */ (action.steps.at(-1)),
+  );
+  if (isOld) return { ...state, stale: state.stale + 1 };
+  const tracks = { ...state.tracks };
+  for (const [name, column] of Object.entries(action.columns)) {
+    tracks[name] = appended(
+      tracks[name] ?? trackOf({ kind: "raw", step: [], value: NO_VALUES }),
+      action.steps,
+      column,
+    );
+  }
+  return { ...state, tracks };
+}
+
+const NO_VALUES = { values: [], present: null };
+
+/** @param {Range} range @returns {Range} */
+function wholeSteps({ from, to }) {
+  const first = Math.max(0, Math.floor(from));
+  return { from: first, to: Math.max(first + 1, Math.ceil(to)) };
+}
+
+/** @param {Range | null} a @param {Range | null} b */
+export function isSameRange(a, b) {
+  return a?.from === b?.from && a?.to === b?.to;
+}
+
+/** @param {State} state @returns {number} */
+export function lastStep(state) {
+  return Math.max(state.run?.lastStep ?? 0, ...Object.values(state.tracks).map(lastStepOf));
+}
+
+/** @param {State} state @returns {Range} the steps that the charts show */
+export function shownRange(state) {
+  return state.range ?? { from: 0, to: Math.max(1, lastStep(state)) };
+}
+
+/** @param {State} state @param {string} name @returns {Track | undefined} */
+export function shownTrack(state, name) {
+  const isDetailed = state.detail && isSameRange(state.detail.range, state.range);
+  return (isDetailed ? state.detail?.tracks[name] : undefined) ?? state.tracks[name];
+}
+
+/**
+ * Incidents as a person should meet them: the worst first, then open before over, then the earliest.
+ * @param {Incident[]} incidents @returns {Incident[]}
+ */
+export function ranked(incidents) {
+  const order = (/** @type {Incident} */ item) => [
+    SEVERITIES.indexOf(item.severity),
+    STATES.indexOf(item.state),
+    item.onsetStep,
+  ];
+  return incidents.toSorted((a, b) => {
+    const [left, right] = [order(a), order(b)];
+    const at = left.findIndex((value, i) => value !== right[i]);
+    return at < 0 ? 0 : left[at] - right[at];
+  });
+}
+
+/** @param {State} state @returns {Incident | null} the one to tell in full */
+export function shownIncident(state) {
+  const chosen = state.incidents.find((incident) => incident.id === state.incidentId);
+  return chosen ?? ranked(state.incidents).find((incident) => incident.state !== "withdrawn") ?? null;
+}
