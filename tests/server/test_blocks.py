@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from recorded import Recorder, open_database
 from trainvitals.wire import Dtype, Event
 from trainvitals_server.series import LEVEL_STEPS, Buckets, Points, bucketize
-from trainvitals_server.store.blocks import RAW_WINDOW, SeriesKey, load_buckets, load_points
+from trainvitals_server.store.blocks import SeriesKey, load_buckets, load_points
 from trainvitals_server.store.branches import NEVER
 from trainvitals_server.store.database import Database
 from trainvitals_server.store.payload import decode_buckets, decode_points, encode_buckets, encode_points
@@ -136,12 +136,29 @@ def test_every_level_is_what_the_rows_say(database: Database, stride: int) -> No
             assert np.array_equal(stored, getattr(expected, name)), (level, name)
 
 
+def test_levels_of_a_layer_series_are_what_its_rows_say(database: Database) -> None:
+    recorder = Recorder(database)
+    recorder.layout(1, ["a", "b"])
+    values = np.random.default_rng(3).normal(size=(3000, 2))
+    for begin in range(0, 3000, 500):
+        cells = values[begin : begin + 500].reshape(-1).tolist()
+        recorder.steps(range(begin, begin + 500), {}, {"layer_grad_norm": cells}, layout_id=1)
+    while recorder.compact():
+        pass
+    key = SeriesKey(KEY, "layer_grad_norm", 1, 2)
+    rows = Points(np.arange(3000), values, np.ones((3000, 2), dtype=bool))
+    for level, size in enumerate(LEVEL_STEPS[1:], start=1):
+        parts = database.read(partial(load_buckets, key=key, level=level, start=0, stop=NEVER))
+        stored = np.concatenate([part.argmax for part in parts])
+        assert np.array_equal(stored, bucketize(rows, size).argmax)
+
+
 def test_a_block_holds_a_window_of_4096_steps(database: Database) -> None:
     recorder = record(database, rows=9000, at_once=1000)
     while recorder.compact():
         pass
     query = "SELECT first_step, last_step, count FROM block WHERE level = 0 AND series = 'loss'"
-    assert ask(database, query) == [(0, 4095, 4096), (RAW_WINDOW, 8191, 4096), (8192, 8999, 808)]
+    assert ask(database, query) == [(0, 4095, 4096), (4096, 8191, 4096), (8192, 8999, 808)]
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i4", "i8", "u1"])

@@ -1,8 +1,9 @@
 """Compaction: `Steps` frames become raw blocks of one series each, and the levels of its pyramid.
 
 A row of the table `block` covers a window of steps, aligned to step 0, and is keyed by where the window
-begins: 4,096 steps of raw rows (level 0), 64 buckets of each level above. The last window of a session is
-rewritten as it fills. Every level is made again from the one below it, so that compacting is idempotent.
+begins: 4,096 steps of raw rows (level 0), 64 buckets of each level above; an eighth of that for a layer
+series, whose rows are wide. The last window of a session is rewritten as it fills. Every level is made again
+from the one below it, so that compacting is idempotent.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from trainvitals_server.store.runs import StreamKey
 from trainvitals_server.store.streams import load_layouts
 from trainvitals_server.store.tail import NO_LAYOUT, Tail, decode_frame
 
-RAW_WINDOW = 4096  # steps of a raw block
 BUCKETS_PER_BLOCK = 64
+LAYER_BUCKETS_PER_BLOCK = 8  # at least the ratio of two levels
 MAX_ROWS = 4096  # taken by one call: what bounds its hold on the writer
 # What is worth a rewrite of the last windows. Fewer frames than this are decoded again by each reader.
 MIN_FRAMES = 256
-MIN_ROWS = 1024
+MIN_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,10 @@ class SeriesKey:
     def columns(self) -> tuple[str, int, str, str, int]:
         """The leading columns of the primary key."""
         return self.stream.run_id, self.stream.rank, self.name, self.stream.session_id, self.layout_id
+
+    def window(self, level: int) -> int:
+        """Return how many steps a block of `level` covers."""
+        return LEVEL_STEPS[max(level, 1)] * (LAYER_BUCKETS_PER_BLOCK if self.layers else BUCKETS_PER_BLOCK)
 
 
 def compact(
@@ -121,13 +126,13 @@ def _series_of(key: StreamKey, tail: Tail, layouts: dict[int, tuple[Layer, ...]]
 
 
 def _write(connection: sqlite3.Connection, key: SeriesKey, points: Points) -> None:
-    windows: dict[int, Buckets] = {}
-    for start in sorted({int(step) // RAW_WINDOW * RAW_WINDOW for step in points.steps}):
-        added = points.between(start, start + RAW_WINDOW)
-        whole = concat_points([*load_points(connection, key, start, start + RAW_WINDOW), added])
+    span = key.window(0)
+    changed = []
+    for start in (np.unique(points.steps // span) * span).tolist():
+        added = points.between(start, start + span)
+        whole = concat_points([*load_points(connection, key, start, start + span), added])
         _save(connection, key, 0, start, whole, encode_points(whole))
-        windows[start] = bucketize(whole, LEVEL_STEPS[1])
-    changed = list(windows.values())
+        changed.append(bucketize(whole, LEVEL_STEPS[1]))
     for level in range(1, len(LEVEL_STEPS)):
         changed = list(_write_level(connection, key, level, changed))
 
@@ -136,7 +141,7 @@ def _write_level(
     connection: sqlite3.Connection, key: SeriesKey, level: int, changed: Iterable[Buckets]
 ) -> Iterator[Buckets]:
     """Write buckets of `level`, and yield those of the next one that they change."""
-    span = LEVEL_STEPS[level] * BUCKETS_PER_BLOCK
+    span = key.window(level)
     blocks: dict[int, list[Buckets]] = defaultdict(list)
     for buckets in changed:
         blocks[int(buckets.step[0]) // span * span].append(buckets)
@@ -178,7 +183,7 @@ def _save(
 
 def load_points(connection: sqlite3.Connection, key: SeriesKey, start: int, stop: int) -> list[Points]:
     """Return the compacted rows of the steps start .. stop - 1, in order, in parts."""
-    payloads = _payloads(connection, key, 0, start // RAW_WINDOW * RAW_WINDOW, stop)
+    payloads = _payloads(connection, key, 0, start, stop)
     return [decode_points(payload).between(start, stop) for payload in payloads]
 
 
@@ -186,17 +191,17 @@ def load_buckets(
     connection: sqlite3.Connection, key: SeriesKey, level: int, start: int, stop: int
 ) -> list[Buckets]:
     """Return the buckets of `level` that begin at start .. stop - 1, in order, in parts."""
-    span = LEVEL_STEPS[level] * BUCKETS_PER_BLOCK
-    payloads = _payloads(connection, key, level, start // span * span, stop)
+    payloads = _payloads(connection, key, level, start, stop)
     return [decode_buckets(payload).between(start, stop) for payload in payloads]
 
 
 def _payloads(
     connection: sqlite3.Connection, key: SeriesKey, level: int, start: int, stop: int
 ) -> Iterator[bytes]:
+    begin = start // key.window(level) * key.window(level)
     rows = connection.execute(
         "SELECT payload FROM block WHERE run_id = ? AND rank = ? AND series = ? AND session_id = ?"
         " AND layout_id = ? AND level = ? AND first_step >= ? AND first_step < ? ORDER BY first_step",
-        (*key.columns, level, start, stop),
+        (*key.columns, level, begin, stop),
     )
     return (payload for (payload,) in rows.fetchall())
