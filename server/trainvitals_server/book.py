@@ -1,0 +1,136 @@
+"""The book of one session: findings of one cause become one incident with its life. Pure.
+
+The first cause wins: while a critical incident is open, whatever else goes wrong is its consequence and is
+attached to it. An incident keeps the kind, onset and detection step it was raised with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+from msgspec.structs import replace
+
+from trainvitals_server.finding import Finding
+from trainvitals_server.incident import Incident, IncidentState
+
+MAX_FINDINGS = 64  # of one incident; a run that limps for days must not grow without bound
+BRIEF_KINDS = frozenset({"transient_overflow"})  # over as soon as they are told
+PRECEDENCE = (
+    "immediate_blowup", "sudden_nan", "fast_divergence", "gradual_divergence", "nonfinite_gradient",
+    "exploding_gradient", "nonfinite_weight", "loss_scale_collapse",
+)  # fmt: skip
+
+
+class Book(msgspec.Struct):
+    """The incidents of one session, in order of detection."""
+
+    run_id: str
+    session_id: str
+    rank: int = 0
+    late: bool = False
+    incidents: list[Incident] = []
+
+    def add(self, finding: Finding) -> Incident | None:
+        """Enter one finding; return the incident that is new or changed by it, if any."""
+        if finding.phase == "withdraw":
+            return self._close(finding, "withdrawn")
+        if finding.phase == "resolve" and finding.severity != "info":
+            return self._close(finding, "resolved")
+        place = self._place_of(finding)
+        return self._open(finding) if place is None else self._attach(place, finding)
+
+    def put(self, incident: Incident) -> None:
+        """Take back an incident whose words were filled in."""
+        for place, known in enumerate(self.incidents):
+            if known.id == incident.id:
+                self.incidents[place] = incident
+
+    def _place_of(self, finding: Finding) -> int | None:
+        """Return the incident that this finding belongs to; None if it is a cause of its own."""
+        for place in reversed(range(len(self.incidents))):
+            incident = self.incidents[place]
+            if finding.phase == "update" and incident.findings[0].key == finding.key:
+                return place
+            if incident.state == "open" and incident.severity == "critical":
+                return place
+            if (
+                incident.state == "open"
+                and incident.severity == "warning"
+                and finding.severity != "critical"
+                and finding.kind not in BRIEF_KINDS
+            ):
+                return place
+        return None
+
+    def _open(self, finding: Finding) -> Incident:
+        brief = finding.phase == "resolve" or finding.kind in BRIEF_KINDS
+        incident = Incident(
+            id=incident_id(self.run_id, self.rank, self.session_id, finding),
+            run_id=self.run_id, kind=finding.kind, severity=finding.severity,
+            state="resolved" if brief else "open",
+            onset_step=finding.onset_step, detected_step=finding.detected_step,
+            nonfinite_step=finding.nonfinite_step,
+            lead_steps=_lead(finding.nonfinite_step, finding.detected_step),
+            layer=finding.layer, rank=self.rank, session_id=self.session_id, late=self.late,
+            evidence=list(finding.evidence), findings=[finding],
+        )  # fmt: skip
+        self.incidents.append(incident)
+        return incident
+
+    def _attach(self, place: int, finding: Finding) -> Incident | None:
+        incident = self.incidents[place]
+        if len(incident.findings) >= MAX_FINDINGS:
+            return None
+        nonfinite = incident.nonfinite_step
+        if nonfinite is None and finding.nonfinite_step is not None:
+            nonfinite = finding.nonfinite_step
+        critical = "critical" in (incident.severity, finding.severity)
+        changed = replace(
+            incident,
+            severity="critical" if critical else incident.severity,
+            nonfinite_step=nonfinite,
+            lead_steps=_lead(nonfinite, incident.detected_step),
+            evidence=[*incident.evidence, *finding.evidence],
+            findings=[*incident.findings, finding],
+            revision=incident.revision + 1,
+        )
+        self.incidents[place] = changed
+        return changed
+
+    def _close(self, finding: Finding, state: IncidentState) -> Incident | None:
+        for place in reversed(range(len(self.incidents))):
+            incident = self.incidents[place]
+            if incident.state == "open" and any(_ends(finding, known) for known in incident.findings):
+                if state == "withdrawn" and incident.nonfinite_step is not None:
+                    return None
+                changed = replace(
+                    incident, state=state, revision=incident.revision + 1,
+                    evidence=[*incident.evidence, *finding.evidence],
+                    findings=[*incident.findings[: MAX_FINDINGS - 1], finding],
+                )  # fmt: skip
+                self.incidents[place] = changed
+                return changed
+        return None
+
+
+def precedence(finding: Finding) -> tuple[int, int]:
+    """Return the order in which findings are entered: by the row that gave them away, then cause first."""
+    order = PRECEDENCE.index(finding.kind) if finding.kind in PRECEDENCE else len(PRECEDENCE)
+    return finding.detected_step, order
+
+
+def incident_id(run_id: str, rank: int, session_id: str, finding: Finding) -> str:
+    """Return the id that folding the same rows again gives again."""
+    text = "\x1f".join((run_id, str(rank), session_id, finding.key))
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _ends(news: Finding, known: Finding) -> bool:
+    if news.nonfinite_step is not None:
+        return known.nonfinite_step == news.nonfinite_step
+    return known.key == news.key
+
+
+def _lead(nonfinite_step: int | None, detected_step: int) -> int | None:
+    return None if nonfinite_step is None else max(nonfinite_step - detected_step, 0)

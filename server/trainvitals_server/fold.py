@@ -1,0 +1,216 @@
+"""RunFold: everything the detectors know about one run, as one value that serialises.
+
+Pure: no clock, no I/O. Each session of each rank folds apart; a resumed session begins with what its
+predecessor knew at that step. Folding the same frames again, in any batches, gives the same incidents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from trainvitals.wire import Bye, Environment, Event, Hello, Layer, Layout
+from trainvitals_server.batch import Batch
+from trainvitals_server.book import Book, precedence
+from trainvitals_server.detect.gradient import GradientFold
+from trainvitals_server.detect.loss import LossFold
+from trainvitals_server.detect.overflow import OverflowFold
+from trainvitals_server.detect.rates import RateFold
+from trainvitals_server.detect.validation import ValidationFold
+from trainvitals_server.diagnose import Context, tell
+from trainvitals_server.finding import Finding
+from trainvitals_server.incident import Incident
+
+SNAPSHOT_ROWS = 512  # a resumed run finds what was known at most so many rows before its checkpoint
+MAX_SNAPSHOTS = 16  # beyond it every second one goes
+
+
+class Detectors(msgspec.Struct):
+    """The detectors of one session; each is a fold of its own."""
+
+    loss: LossFold = msgspec.field(default_factory=LossFold)
+    gradient: GradientFold = msgspec.field(default_factory=GradientFold)
+    overflow: OverflowFold = msgspec.field(default_factory=OverflowFold)
+    validation: ValidationFold = msgspec.field(default_factory=ValidationFold)
+    rates: RateFold = msgspec.field(default_factory=RateFold)
+
+    def feed(self, batch: Batch) -> list[Finding]:
+        """Return what the rows of `batch` say, in the order in which they give it away."""
+        self.rates.feed(batch)
+        found = [*self.loss.feed(batch), *self.gradient.feed(batch), *self.overflow.feed(batch)]
+        found += self.validation.feed(batch)
+        return sorted(found, key=precedence)
+
+
+class Snapshot(msgspec.Struct):
+    """What was known once the row `step` was folded."""
+
+    step: int
+    rows: int
+    state: bytes
+
+
+class Session(msgspec.Struct):
+    """The fold of one session of one rank."""
+
+    book: Book
+    ordinal: int = 0
+    rows: int = 0
+    last_step: int | None = None
+    detectors: Detectors = msgspec.field(default_factory=Detectors)
+    snapshots: list[Snapshot] = []
+    layers: list[Layer] = []
+    environment: Environment | None = None
+    checkpoints: list[int] = []
+    stride: int = SNAPSHOT_ROWS
+
+    def feed(self, batch: Batch) -> list[Incident]:
+        """Fold rows, cut where a snapshot is due."""
+        changed: dict[str, Incident] = {}
+        start = 0
+        while start < len(batch):
+            stop = min(len(batch), start + SNAPSHOT_ROWS - self.rows % SNAPSHOT_ROWS)
+            piece = batch.slice(start, stop)
+            for incident in self.enter(self.detectors.feed(piece)):
+                changed[incident.id] = incident
+            self.rows += stop - start
+            self.last_step = int(piece.steps[-1])
+            if self.rows % self.stride == 0:
+                self._snapshot()
+            start = stop
+        return list(changed.values())
+
+    def enter(self, findings: Iterable[Finding]) -> list[Incident]:
+        """Enter findings into the book and put each changed incident into words."""
+        changed: dict[str, Incident] = {}
+        for finding in findings:
+            incident = self.book.add(finding)
+            if incident is not None:
+                told = tell(incident, self._context())
+                self.book.put(told)
+                changed[told.id] = told
+        return list(changed.values())
+
+    def fork_at(self, step: int) -> Detectors | None:
+        """Return what was known at the last snapshot before `step`."""
+        for snapshot in reversed(self.snapshots):
+            if snapshot.step < step:
+                return msgspec.msgpack.decode(snapshot.state, type=Detectors)
+        return None
+
+    def _context(self) -> Context:
+        return Context(
+            environment=self.environment or Environment(),
+            layers=tuple(self.layers),
+            checkpoints=tuple(self.checkpoints),
+            rates=self.detectors.rates.summary(),
+        )
+
+    def _snapshot(self) -> None:
+        assert self.last_step is not None
+        state = msgspec.msgpack.encode(self.detectors)
+        self.snapshots.append(Snapshot(self.last_step, self.rows, state))
+        if len(self.snapshots) > MAX_SNAPSHOTS:
+            self.stride *= 2
+            self.snapshots = [item for item in self.snapshots if item.rows % self.stride == 0]
+
+
+class RunFold(msgspec.Struct):
+    """Folds all streams of a run into its incidents."""
+
+    run_id: str
+    sessions: dict[str, Session] = {}
+
+    def hello(self, hello: Hello) -> None:
+        """Begin a session, or go on with it after a reconnect."""
+        key = _key(hello.rank, hello.session_id)
+        if key in self.sessions:
+            return
+        book = Book(self.run_id, hello.session_id, hello.rank, hello.late)
+        session = Session(book, hello.session_ordinal, environment=hello.environment)
+        if hello.resume_step is not None:
+            session.detectors = self._known_at(hello) or session.detectors
+        if hello.environment.loss_scaling:
+            session.detectors.overflow.loss_scaling = True
+        self.sessions[key] = session
+
+    def layout(self, rank: int, session_id: str, layout: Layout) -> None:
+        """Take the layers, and the environment once the model is built."""
+        session = self._session(rank, session_id)
+        session.layers = list(layout.layers)
+        if layout.environment is not None:
+            session.environment = layout.environment
+            if layout.environment.loss_scaling:
+                session.detectors.overflow.loss_scaling = True
+
+    def rows(self, rank: int, session_id: str, batch: Batch) -> list[Incident]:
+        """Fold rows of one session; return the incidents that are new or changed."""
+        return self._session(rank, session_id).feed(batch)
+
+    def event(self, rank: int, session_id: str, event: Event) -> list[Incident]:
+        """Fold an event of one session; return the incidents that are new or changed."""
+        session = self._session(rank, session_id)
+        if event.kind == "checkpoint":
+            session.checkpoints = [*session.checkpoints[-63:], event.step]
+        if event.kind != "validation":
+            return []
+        return session.enter(session.detectors.validation.event(event.step, event.data))
+
+    def bye(self, rank: int, session_id: str, bye: Bye) -> list[Incident]:
+        """Note the end of a session; a finished one has nothing more to say."""
+        self._session(rank, session_id)
+        return []
+
+    def incidents(self) -> list[Incident]:
+        """Return all incidents of the run, in order of detection."""
+        found = [incident for session in self.sessions.values() for incident in session.book.incidents]
+        return sorted(found, key=lambda incident: (incident.detected_step, incident.rank, incident.id))
+
+    def dump(self) -> bytes:
+        """Return the whole state."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def load(cls, data: bytes) -> RunFold:
+        """Return the fold that `dump` wrote."""
+        return msgspec.msgpack.decode(data, type=cls)
+
+    def _session(self, rank: int, session_id: str) -> Session:
+        key = _key(rank, session_id)
+        if key not in self.sessions:
+            self.sessions[key] = Session(Book(self.run_id, session_id, rank))
+        return self.sessions[key]
+
+    def _known_at(self, hello: Hello) -> Detectors | None:
+        assert hello.resume_step is not None
+        earlier = [
+            session
+            for session in self.sessions.values()
+            if session.book.rank == hello.rank and session.ordinal < hello.session_ordinal
+        ]
+        for session in sorted(earlier, key=lambda session: session.ordinal, reverse=True):
+            known = session.fork_at(hello.resume_step)
+            if known is not None:
+                return known
+        return None
+
+
+def scan(
+    batches: Iterable[Batch], *, environment: Environment | None = None, layers: Sequence[Layer] = ()
+) -> list[Incident]:
+    """Return the incidents of one stream of rows, in order of detection."""
+    fold = RunFold("scan")
+    fold.hello(Hello(run_id="scan", session_id="scan", environment=environment or Environment()))
+    if layers:
+        fold.layout(0, "scan", Layout(seq=1, layout_id=1, layers=list(layers)))
+    for batch in batches:
+        fold.rows(0, "scan", batch)
+    return fold.incidents()
+
+
+def _key(rank: int, session_id: str) -> str:
+    return f"{rank}/{session_id}"
+
+
+__all__ = ["RunFold", "scan"]
