@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable
 
 import numpy.typing as npt
-from websockets.sync.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from trainvitals import wire
 
@@ -25,10 +27,19 @@ def steps(seq: int, first_step: int, loss: npt.ArrayLike, **columns: npt.ArrayLi
 
 
 class Client:
-    """A websocket that speaks the wire protocol by hand."""
+    """A websocket that speaks the wire protocol by hand; open within a `with` block."""
 
     def __init__(self, url: str) -> None:
-        self._socket: ClientConnection = connect(url, compression=None, open_timeout=TIMEOUT_S)
+        self._url = url
+        self._exit = contextlib.ExitStack()
+
+    def __enter__(self) -> Client:
+        opening = connect(self._url, compression=None, open_timeout=TIMEOUT_S)
+        self._socket = self._exit.enter_context(opening)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
 
     def send(self, *frames: wire.ClientFrame | bytes) -> None:
         """Send frames, or bytes that are none."""
@@ -54,15 +65,14 @@ class Client:
             if answer.acked_seq >= seq:
                 return
 
-    def close(self) -> None:
-        """Hang up."""
-        self._socket.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def closing_code(self) -> int:
+        """Wait until the server hangs up; return the code it does so with."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                self._socket.recv(TIMEOUT_S)
+        code = self._socket.close_code
+        assert code is not None
+        return code
 
 
 def packet(frames: Iterable[wire.ClientFrame | bytes]) -> bytes:
@@ -73,6 +83,3 @@ def packet(frames: Iterable[wire.ClientFrame | bytes]) -> bytes:
 def answers(body: bytes) -> list[wire.ServerFrame]:
     """Return the frames of the answer to a POST."""
     return [wire.decode_server(frame) for frame in wire.split_packet(body)]
-
-
-Columns = Mapping[str, npt.ArrayLike]

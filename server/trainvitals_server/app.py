@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from trainvitals import __version__
 from trainvitals_server.alert.outbox import Outbox
 from trainvitals_server.config import DATABASE_FILE, Config, data_directory
+from trainvitals_server.fold import RunFold
 from trainvitals_server.pipeline import Pipeline
 from trainvitals_server.responses import JsonResponse, install_error_handlers
 from trainvitals_server.services import Services
@@ -27,25 +28,6 @@ except ModuleNotFoundError:  # not written yet
         def publish_rows(self, *_: object) -> None: ...
         def publish_incident(self, *_: object) -> None: ...
         def publish_run(self, *_: object) -> None: ...
-
-
-try:
-    from trainvitals_server.fold import RunFold
-except ModuleNotFoundError:  # not written yet
-
-    class RunFold:
-        def __init__(self, run_id: str) -> None: ...
-        def hello(self, *_: object) -> None: ...
-        def layout(self, *_: object) -> None: ...
-        def rows(self, *_: object) -> list:
-            return []
-
-        event = bye = rows
-
-        def dump(self) -> bytes:
-            return b""
-
-        load = classmethod(lambda cls, data: cls(""))
 
 
 # Each has a `router` or an `install(app, services)`; pages come last, for they take every other path.
