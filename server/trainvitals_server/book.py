@@ -16,6 +16,7 @@ from trainvitals_server.incident import Incident, IncidentState
 
 MAX_FINDINGS = 64  # of one incident; a run that limps for days must not grow without bound
 BRIEF_KINDS = frozenset({"transient_overflow"})  # over as soon as they are told
+CAUSES_OF_THEIR_OWN = frozenset({"optimizer_epsilon"})  # whatever follows is this one's doing
 PRECEDENCE = (
     "immediate_blowup", "sudden_nan", "fast_divergence", "gradual_divergence", "nonfinite_gradient",
     "exploding_gradient", "nonfinite_weight", "loss_scale_collapse",
@@ -52,14 +53,7 @@ class Book(msgspec.Struct):
             incident = self.incidents[place]
             if finding.phase == "update" and incident.findings[0].key == finding.key:
                 return place
-            if incident.state == "open" and incident.severity == "critical":
-                return place
-            if (
-                incident.state == "open"
-                and incident.severity == "warning"
-                and finding.severity != "critical"
-                and finding.kind not in BRIEF_KINDS
-            ):
+            if incident.state == "open" and _is_consequence(finding, incident):
                 return place
         return None
 
@@ -89,6 +83,7 @@ class Book(msgspec.Struct):
         changed = replace(
             incident,
             severity="critical" if critical else incident.severity,
+            state="resolved" if _is_over(finding, incident) else incident.state,
             nonfinite_step=nonfinite,
             lead_steps=_lead(nonfinite, incident.detected_step),
             evidence=[*incident.evidence, *finding.evidence],
@@ -114,6 +109,17 @@ class Book(msgspec.Struct):
         return None
 
 
+def _is_consequence(finding: Finding, incident: Incident) -> bool:
+    if incident.severity == "critical":
+        return True
+    if incident.severity == "info" or finding.kind in BRIEF_KINDS:
+        return False
+    if finding.severity != "critical":
+        return True
+    same_story = finding.onset_step == incident.onset_step
+    return same_story or incident.kind in CAUSES_OF_THEIR_OWN
+
+
 def precedence(finding: Finding) -> tuple[int, int]:
     """Return the order in which findings are entered: by the row that gave them away, then cause first."""
     order = PRECEDENCE.index(finding.kind) if finding.kind in PRECEDENCE else len(PRECEDENCE)
@@ -126,10 +132,14 @@ def incident_id(run_id: str, rank: int, session_id: str, finding: Finding) -> st
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
+def _is_over(finding: Finding, incident: Incident) -> bool:
+    return incident.severity == "warning" and finding.facts.get("outcome") == "recovered"
+
+
 def _ends(news: Finding, known: Finding) -> bool:
     if news.nonfinite_step is not None:
         return known.nonfinite_step == news.nonfinite_step
-    return known.key == news.key
+    return known.onset_step == news.onset_step and known.layer == news.layer
 
 
 def _lead(nonfinite_step: int | None, detected_step: int) -> int | None:

@@ -8,6 +8,7 @@ inputs, labels, weights), but judges gradients and scaler nowhere: that is `grad
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from statistics import median
 from typing import Literal
 
@@ -15,11 +16,13 @@ import msgspec
 
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.rows import Row, read_rows
-from trainvitals_server.detect.stats import LossBand
-from trainvitals_server.finding import Evidence, Finding, Kind
+from trainvitals_server.detect.stats import WARM_UP, LossBand
+from trainvitals_server.finding import Evidence, Finding, Kind, Severity
 
 EARLY_ROWS = 20  # "within the first 20 updates" of immediate_blowup
 FIRST_ROWS = 6  # a non-finite loss this early needs no further story
+HEAD_ROWS = 8  # before it knows its noise, a run is outside only
+HEAD_HEIGHT = 10.0  # when it is several times worse than its first value
 LEAVE_HEIGHT = 0.5  # halfway back to the start, and
 LEAVE_SIGMAS = 8.0  # far beyond the noise: the row is outside the band
 LOST_HEIGHT = 1.25  # clearly worse than where the run began
@@ -36,7 +39,10 @@ RISING_FACTOR = 1.1
 RISING_ROWS = 200  # an excursion that rises is followed this long before its level counts as a new normal
 FAR_HEIGHT = 10.0  # "far above the start"
 SPIKE_HEIGHT = 1.0  # what is worth telling once it is over
-SPIKE_SIGMAS = 40.0
+SPIKE_GROWTH = 2.0  # taller than those that this run has come back from
+FORGET = 0.9  # with each new one the old ones count less
+BACK_AT_START = 0.8  # everything learned so far is lost,
+BACK_AT_START_ROWS = 12  # and not for a moment
 FAST_ROWS = 20  # warnings shorter than this are "fast"
 LIMIT_LOG10 = 38.53  # float32 ends here
 STORY_ROWS = 8
@@ -55,6 +61,7 @@ class Excursion(msgspec.Struct):
     values: list[float] = []
     heights: list[float] = []
     alarm: Kind | None = None
+    warned: bool = False
     first_heights: list[float] = []
 
     @property
@@ -79,7 +86,7 @@ class LossFold(msgspec.Struct):
     poisoned_step: int | None = None
     poisoned_rows: int = 0
     clean_rows: int = 0
-    young: list[float] = []
+    tallest: float = 0.0
 
     def feed(self, batch: Batch) -> list[Finding]:
         """Return what the rows of `batch` say about the loss."""
@@ -155,9 +162,9 @@ class LossFold(msgspec.Struct):
         self.poisoned_step, self.poisoned_rows, self.clean_rows = None, 0, 0
 
     def _leaves(self, value: float) -> bool:
-        if self.rows < 1:
-            return False
         band = self.band
+        if band.rows < HEAD_ROWS:
+            return band.rows > 0 and band.height(value) >= HEAD_HEIGHT
         return band.height(value) >= LEAVE_HEIGHT and band.sigmas(value) >= LEAVE_SIGMAS
 
     def _follow(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
@@ -180,9 +187,12 @@ class LossFold(msgspec.Struct):
     def _judge(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
         if out.inside == 0 and self._is_lost(out):
             out.alarm = self._name_divergence(out)
-            findings.append(self._divergence(row, out))
+            findings.append(self._divergence(row, out, "critical"))
+        elif not out.warned and self._is_back_at_start(out):
+            out.warned = True
+            findings.append(self._divergence(row, out, "warning"))
         elif out.rows >= PERSIST_ROWS and not (out.is_rising and out.rows < RISING_ROWS):
-            if out.peak >= SPIKE_HEIGHT and out.jumped and min(out.heights) >= LEAVE_HEIGHT:
+            if out.jumped and min(out.heights) >= LEAVE_HEIGHT and not out.warned:
                 findings.append(self._spike(row, out, "persisted"))
             self._rebase(out)
 
@@ -198,13 +208,17 @@ class LossFold(msgspec.Struct):
         high = sum(height >= LOST_HEIGHT for height in heights[-RECENT_ROWS:])
         if high < LOST_ROWS or now < LOST_HEIGHT:
             return False
-        falls = out.peak == max(heights) and all(a > b for a, b in zip(heights, heights[1:], strict=False))
+        falls = out.peak == max(heights) and all(a > b for a, b in pairwise(heights))
         return not falls or (len(heights) >= FALLING_ROWS and now > out.peak / 2)
+
+    def _is_back_at_start(self, out: Excursion) -> bool:
+        high = out.rows >= BACK_AT_START_ROWS and min(out.heights) >= BACK_AT_START
+        return high and self.rows >= WARM_UP and median(out.heights) >= median(out.first_heights)
 
     def _name_divergence(self, out: Excursion) -> Kind:
         left = self._rows_left(out)
         if self.rows < EARLY_ROWS:
-            steady = all(a < b for a, b in zip(out.values, out.values[1:], strict=False))
+            steady = all(a < b for a, b in pairwise(out.values))
             far = out.peak >= FAR_HEIGHT and not steady
             return "immediate_blowup" if left <= FAST_ROWS or far else "gradual_divergence"
         return "fast_divergence" if left <= FAST_ROWS else "gradual_divergence"
@@ -213,12 +227,12 @@ class LossFold(msgspec.Struct):
         heights = [self.band.range, *(value - self.band.best for value in out.values)]
         return rows_to_limit(heights)
 
-    def _divergence(self, row: Row, out: Excursion) -> Finding:
-        assert out.alarm is not None
+    def _divergence(self, row: Row, out: Excursion, severity: Severity) -> Finding:
         times = f"{out.heights[-1]:.3g} times its whole range so far above its best"
         story = ", ".join(f"{value:.4g}" for value in out.values)
         return Finding(
-            kind=out.alarm, severity="critical", onset_step=out.onset_step, detected_step=row.step,
+            kind=out.alarm or "gradual_divergence", severity=severity, onset_step=out.onset_step,
+            detected_step=row.step,
             evidence=(
                 Evidence(text=f"the loss is {row.value:.4g}: {times} ({self.band.best:.4g})",
                          series="loss", step=row.step, value=row.value),
@@ -230,20 +244,23 @@ class LossFold(msgspec.Struct):
         )  # fmt: skip
 
     def _come_back(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
-        if out.alarm is not None:
+        if out.alarm is not None or out.warned:
             text = f"the loss is back at {row.value:.4g} since {out.inside} rows"
             findings.append(
                 Finding(
-                    kind=out.alarm, severity="critical", phase="withdraw", onset_step=out.onset_step,
-                    detected_step=row.step,
+                    kind=out.alarm or "gradual_divergence", severity="critical", phase="withdraw",
+                    onset_step=out.onset_step, detected_step=row.step,
                     evidence=(Evidence(text=text, series="loss", step=row.step, value=row.value),),
                 )
             )  # fmt: skip
-        elif out.peak >= SPIKE_HEIGHT or (
-            out.peak >= LEAVE_HEIGHT and self.band.sigmas(out.peak_value) >= SPIKE_SIGMAS
-        ):
+        elif self._is_worth_telling(out):
             findings.append(self._spike(row, out, "recovered"))
+        self.tallest = max(self.tallest * FORGET, out.peak)
         self.excursion = None
+
+    def _is_worth_telling(self, out: Excursion) -> bool:
+        """A run that spikes all the time has told it once; the very first steps are restless anyway."""
+        return self.rows >= EARLY_ROWS and out.peak >= max(SPIKE_HEIGHT, SPIKE_GROWTH * self.tallest)
 
     def _spike(self, row: Row, out: Excursion, outcome: Literal["recovered", "persisted"]) -> Finding:
         text = f"the loss jumped to {out.peak_value:.4g}; its best level was {self.band.best:.4g}"
@@ -278,14 +295,14 @@ def rows_to_limit(rises: list[float]) -> float:
     if len(heights) < 2:
         return math.inf
     tail = heights[-4:]
-    rates = [b - a for a, b in zip(tail, tail[1:], strict=False)]
+    rates = [b - a for a, b in pairwise(tail)]
     rate = rates[-1]
     left = LIMIT_LOG10 - heights[-1]
     if rate <= 0:
         return math.inf
     if left <= 0:
         return 0.0
-    gains = [b / a if a > 0 else 1.0 for a, b in zip(rates, rates[1:], strict=False)]
+    gains = [b / a if a > 0 else 1.0 for a, b in pairwise(rates)]
     gain = min(gains, default=1.0)
     rows = 0.0
     while left > 0 and rows < 10 * FAST_ROWS:

@@ -7,6 +7,7 @@ block can be compared at once, and how a run is split into batches changes nothi
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from statistics import median
 
 import msgspec
@@ -17,9 +18,9 @@ HEAD = 5  # rows whose median says where the run began
 MEMORY = 16  # blocks whose noise is remembered
 HISTORY = 64  # blocks that stand for the whole run, thinned as it grows
 MAD_TO_SIGMA = 1.4826
-NOISE_RANGE = 8.0  # a run that has not learned yet is allowed this many sigma of room
+NOISE_RANGE = 16.0  # a run that has not learned yet is allowed this many sigma of room
 YOUNG_ROWS = 20  # a run this young knows no noise yet:
-YOUNG_RANGE = 0.1  # it is allowed this share of its first value
+YOUNG_RANGE = 0.25  # it is allowed this share of its first value
 
 
 class LossBand(msgspec.Struct):
@@ -77,14 +78,14 @@ class LossBand(msgspec.Struct):
     def _warm_up(self, value: float) -> None:
         self.recent = [*self.recent[-BLOCK:], value]
         self.best = min(self.best, median(self.recent[-HEAD:]))
-        steps = [abs(b - a) for a, b in zip(self.recent, self.recent[1:], strict=False)]
+        steps = [abs(b - a) for a, b in pairwise(self.recent)]
         if len(steps) >= 2:
             self.noise = MAD_TO_SIGMA * median(steps) / math.sqrt(2)
 
     def _close_block(self) -> None:
         values = self.block
         middle = median(values)
-        steps = [abs(b - a) for a, b in zip(values, values[1:], strict=False)]
+        steps = [abs(b - a) for a, b in pairwise(values)]
         self.noises = [*self.noises[1 - MEMORY :], MAD_TO_SIGMA * median(steps) / math.sqrt(2)]
         if self.middles:
             self.shifts = [*self.shifts[1 - MEMORY :], abs(middle - self.middles[-1])]
@@ -99,13 +100,18 @@ class LossBand(msgspec.Struct):
 
 
 class LogLevel(msgspec.Struct):
-    """The typical size of a positive series over the whole run, in decades: a median of block medians."""
+    """The typical size of a positive series over the whole run, in decades.
+
+    A median of block medians, and never less than where it began: a gradient that shrinks as the run learns
+    may come back to its first size.
+    """
 
     block: list[float] = []
     middles: list[float] = []
     stride: int = 1
     blocks: int = 0
     typical: float = math.nan
+    first: float = -math.inf
 
     @property
     def is_known(self) -> bool:
@@ -117,6 +123,8 @@ class LogLevel(msgspec.Struct):
         self.block.append(value)
         if len(self.block) < BLOCK:
             return
+        if not self.blocks:
+            self.first = median(self.block)
         if self.blocks % self.stride == 0:
             self.middles.append(median(self.block))
         self.blocks += 1
@@ -124,7 +132,7 @@ class LogLevel(msgspec.Struct):
         if len(self.middles) >= HISTORY:
             self.middles = self.middles[::2]
             self.stride *= 2
-        self.typical = median(self.middles)
+        self.typical = max(self.first, median(self.middles))
 
 
 def _ratio(rise: float, unit: float) -> float:
