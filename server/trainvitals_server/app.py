@@ -14,21 +14,12 @@ from trainvitals import __version__
 from trainvitals_server.alert.outbox import Outbox
 from trainvitals_server.config import DATABASE_FILE, Config, data_directory
 from trainvitals_server.fold import RunFold
+from trainvitals_server.hub import Hub
 from trainvitals_server.pipeline import Pipeline
 from trainvitals_server.responses import JsonResponse, install_error_handlers
 from trainvitals_server.services import Services
 from trainvitals_server.store.alerts import enqueue_alerts
 from trainvitals_server.store.database import Database
-
-try:
-    from trainvitals_server.live import Hub
-except ModuleNotFoundError:  # not written yet
-
-    class Hub:
-        def publish_rows(self, *_: object) -> None: ...
-        def publish_incident(self, *_: object) -> None: ...
-        def publish_run(self, *_: object) -> None: ...
-
 
 # Each has a `router` or an `install(app, services)`; pages come last, for they take every other path.
 _PARTS = ("ingest", "health", "commands", "queries", "live", "alert.routes", "access", "pages")
@@ -96,5 +87,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         await services.pipeline.close()
+        services.hub.close()
         await services.outbox.close()
         await asyncio.to_thread(services.database.close)

@@ -13,7 +13,7 @@ from trainvitals_server.store.database import Database
 
 if TYPE_CHECKING:
     from trainvitals_server.alert.outbox import Outbox
-    from trainvitals_server.live import Hub
+    from trainvitals_server.hub import Hub
     from trainvitals_server.pipeline import Pipeline
 
 
