@@ -1,14 +1,13 @@
 // The charts: DOM around plotly, drawn from the state. The only module that calls plotly.
 
-import { h, refill } from "./dom.js";
+import { ellipsis, h, refill } from "./dom.js";
 import { figureOf, spokenChart } from "./figure.js";
-import { number } from "./format.js";
-import { chips } from "./glyphs.js";
+import { chips, latestOf } from "./glyphs.js";
 import { CHARTS } from "./instruments.js";
 import { lane } from "./lane.js";
 import { palette } from "./palette.js";
 import { shownRange, shownTrack } from "./state.js";
-import { emptyTrack, lastValueOf, totalsOf } from "./track.js";
+import { emptyTrack, totalsOf } from "./track.js";
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./state.js").Action} Action */
@@ -25,6 +24,7 @@ import { emptyTrack, lastValueOf, totalsOf } from "./track.js";
  *   now: HTMLElement, log: HTMLButtonElement, isVisible: boolean, isMounted: boolean, drawn: unknown[]}} Instrument
  */
 
+const NEAR_VIEW = { rootMargin: "300px" }; // drawn a little before it is scrolled to
 const CONFIG = { displayModeBar: false, responsive: true, doubleClick: false, scrollZoom: false };
 
 /** @returns {Promise<Plotly>} once its deferred script has run */
@@ -40,21 +40,28 @@ export function loadPlotly() {
 }
 
 /**
- * @param {HTMLElement} container @param {(action: Action) => void} dispatch @param {() => void} redraw
- * @returns {Instrument[]} one for each chart, in the page but not drawn
+ * @param {HTMLElement} container @param {HTMLElement} more @param {(action: Action) => void} dispatch
+ * @param {() => void} redraw @returns {(charts: Chart[]) => Instrument[]} adds the charts that the page lacks
  */
-export function buildCharts(container, dispatch, redraw) {
-  const instruments = CHARTS.map((chart) => buildChart(chart, dispatch));
+export function chartBuilder(container, more, dispatch, redraw) {
+  /** @type {Instrument[]} */
+  const instruments = [];
   const seen = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       const instrument = instruments.find((item) => item.card === entry.target);
       if (instrument) instrument.isVisible = entry.isIntersecting;
     }
     redraw();
-  });
-  for (const { card } of instruments) seen.observe(card);
-  container.replaceChildren(...instruments.map((item) => item.card));
-  return instruments;
+  }, NEAR_VIEW);
+  return (charts) => {
+    for (const chart of charts.slice(instruments.length)) {
+      const instrument = buildChart(chart, dispatch);
+      instruments.push(instrument);
+      seen.observe(instrument.card);
+      (CHARTS.includes(chart) ? container : more).append(instrument.card);
+    }
+    return instruments;
+  };
 }
 
 /** @param {Chart} chart @param {(action: Action) => void} dispatch @returns {Instrument} */
@@ -70,7 +77,14 @@ function buildChart(chart, dispatch) {
     h("span", { class: "chip-box" }),
     h("output", { class: "now" }),
   ];
-  const head = h("header", {}, h("h2", { title: chart.note }, chart.title), chipBox, now, log);
+  const head = h(
+    "header",
+    {},
+    h("h2", { title: chart.note || chart.title }, ellipsis(chart.title)),
+    chipBox,
+    now,
+    log,
+  );
   const card = h("section", {
     class: `card chart${chart.isWide ? " wide" : ""}`,
     "data-series": chart.series,
@@ -120,8 +134,7 @@ function drawAround(instrument, state) {
   const range = shownRange(state);
   refill(instrument.lane, lane(track, range, plot.clientWidth));
   refill(instrument.chips, chips(totalsOf(track, range.from, range.to)));
-  const last = lastValueOf(track);
-  instrument.now.textContent = Number.isNaN(last) ? "" : number(last);
+  instrument.now.textContent = latestOf(track);
   plot.setAttribute("aria-label", spokenChart(state, chart));
 }
 

@@ -5,7 +5,7 @@ import { number, whole, words } from "./format.js";
 
 /** @typedef {import("./records.js").RunDetail} RunDetail */
 /** @typedef {import("./records.js").Layer} Layer */
-/** @typedef {import("./records.js").Incident} Incident */
+/** @typedef {import("./badlayers.js").BadLayer} BadLayer */
 /** @typedef {import("./codec.js").Json} Json */
 
 const MAX_LAYERS = 400;
@@ -34,7 +34,9 @@ const GROUPS = /** @type {const} */ ([
 /** @param {RunDetail} run @returns {HTMLElement[]} */
 export function environmentView(run) {
   const environment = run.environment;
-  const plain = PLAIN.map(([key, name]) => row(name, environment[key])).filter((item) => item !== null);
+  const plain = PLAIN.map(([key, name]) => row(name, environment[key] ?? undefined)).filter(
+    (item) => item !== null,
+  );
   const groups = GROUPS.map(([key, name]) => group(name, environment[key]));
   const known = [...groups, operations(environment.operations)].filter((item) => item !== null);
   if (!plain.length && !known.length) return [];
@@ -43,12 +45,13 @@ export function environmentView(run) {
 
 /** @param {string} name @param {unknown} value @returns {HTMLElement | null} */
 function row(name, value) {
-  if (value === null || value === undefined || value === "") return null;
+  if (value === undefined || value === "") return null;
   return h("div", {}, h("dt", {}, ellipsis(name)), h("dd", {}, ellipsis(scalar(value))));
 }
 
 /** @param {unknown} value @returns {string} */
 function scalar(value) {
+  if (value === null) return "none";
   if (value === true) return "yes";
   if (value === false) return "no";
   return typeof value === "number" ? number(value) : String(value);
@@ -87,18 +90,17 @@ export function layersView(run) {
   ];
 }
 
-/** @param {Layer | undefined} layer @param {number} position @param {string} [name] */
-function layerRow(layer, position, name = layer?.name ?? "") {
-  const [dtype, compute] = [layer?.dtype ?? "", layer?.computeDtype ?? ""];
+/** @param {Layer} layer @param {number} position */
+function layerRow({ name, kind, parameters, dtype, computeDtype, trainable }, position) {
   return h(
     "tr",
     { "data-layer": name.slice(0, 200) },
     h("td", { class: "muted number" }, String(position)),
     h("td", { class: "layer-name" }, ellipsis(name)),
-    h("td", { class: "muted" }, ellipsis(layer?.kind ?? "")),
-    h("td", { class: "number" }, layer ? whole(layer.parameters) : ""),
-    h("td", {}, dtype + (layer?.trainable === false ? " · frozen" : "")),
-    h("td", { class: compute.includes("16") ? "half" : "" }, compute || dtype),
+    h("td", { class: "muted" }, ellipsis(kind)),
+    h("td", { class: "number" }, whole(parameters)),
+    h("td", {}, dtype + (trainable ? "" : " · frozen")),
+    h("td", { class: computeDtype.includes("16") ? "half" : "" }, computeDtype || dtype),
   );
 }
 
@@ -114,20 +116,36 @@ function table(heads, rows) {
 
 /**
  * The layers that went bad, in the order in which they did.
- * @param {RunDetail} run @param {Incident | null} incident @returns {HTMLElement[]}
+ * @param {RunDetail} run @param {BadLayer[]} bad @returns {HTMLElement[]}
  */
-export function firstBadView(run, incident) {
-  if (!incident?.firstBadLayers.length) return [];
-  const rows = incident.firstBadLayers.slice(0, MAX_LAYERS).map((name, i) =>
-    layerRow(
-      run.layers.find((layer) => layer.name === name),
-      i + 1,
-      name,
+export function firstBadView(run, bad) {
+  if (!bad.length) return [];
+  const rows = bad.slice(0, MAX_LAYERS).map((item, i) =>
+    badRow(
+      run.layers.find((layer) => layer.name === item.name),
+      item,
+      i,
     ),
   );
   return [
     h("h2", {}, "First bad layers"),
     h("p", { class: "muted small" }, "In the order in which their gradients became non-finite."),
-    table(["", "Layer", "Kind", "Parameters", "Variables", "Computes in"], rows),
+    table(["", "Layer", "Computes in", "First at step", "Non-finite", "Norm before"], rows),
   ];
+}
+
+/** @param {Layer | undefined} layer @param {BadLayer} bad @param {number} i */
+function badRow(layer, { name, step, count, normBefore }, i) {
+  const compute = layer?.computeDtype || layer?.dtype || "";
+  const share = count !== null && layer?.parameters ? ` of ${whole(layer.parameters)}` : "";
+  return h(
+    "tr",
+    { "data-layer": name.slice(0, 200) },
+    h("td", { class: "muted number" }, String(i + 1)),
+    h("td", { class: "layer-name" }, ellipsis(name)),
+    h("td", { class: compute.includes("16") ? "half" : "" }, compute),
+    h("td", { class: "number" }, whole(step)),
+    h("td", { class: "number" }, count === null ? "–" : whole(count) + share),
+    h("td", { class: "number" }, number(normBefore)),
+  );
 }

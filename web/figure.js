@@ -35,7 +35,7 @@ export function figureOf(state, chart, colors) {
       dotTrace(line, colors),
     ],
     layout: {
-      ...layoutOf(shownRange(state), log, colors),
+      ...layoutOf(shownRange(state), log, ticksOf(log, extentOf(track), chart), colors),
       margin: { l: MARGIN.left, r: MARGIN.right, t: 8 + LABEL_HEIGHT * levels(labels), b: 26 },
       shapes: [...gapShapes(state, colors), ...incidentShapes(state, colors)],
       annotations: labels,
@@ -81,8 +81,18 @@ function dotTrace({ x, y }, colors) {
   };
 }
 
-/** @param {Range} range @param {boolean} log @param {Palette} colors */
-function layoutOf(range, log, colors) {
+/** Few grid lines, whatever the scale. @param {boolean} log @param {[number, number] | null} extent @param {Chart} chart */
+function ticksOf(log, extent, chart) {
+  if (!log) return { nticks: 5, ...(chart.isCount ? { tickformat: "~s" } : {}) };
+  const decades = extent && extent[0] > 0 ? Math.log10(extent[1] / extent[0]) : 0;
+  if (decades < 0.7) return { nticks: 4, tickformat: "~g" };
+  return decades < 1.5 ? { dtick: "D2", tickformat: "~g" } : { dtick: Math.ceil(decades / 4) };
+}
+
+/**
+ * @param {Range} range @param {boolean} log @param {Record<string, unknown>} ticks @param {Palette} colors
+ */
+function layoutOf(range, log, ticks, colors) {
   const axis = { gridcolor: colors.line, zeroline: false, tickfont: { color: colors.muted, size: 11 } };
   return {
     autosize: true,
@@ -115,8 +125,7 @@ function layoutOf(range, log, colors) {
       type: log ? "log" : "linear",
       fixedrange: true,
       exponentformat: "power",
-      nticks: 5,
-      minorloglabels: "none",
+      ...ticks,
     },
   };
 }

@@ -1,8 +1,8 @@
 // Glyphs: NaN, +Inf, -Inf and missing, each by a shape, a colour (by CSS class) and a name of its own.
 
 import { h, svg } from "./dom.js";
-import { whole } from "./format.js";
-import { MARK_KINDS } from "./track.js";
+import { number, whole } from "./format.js";
+import { lastValueOf, MARK_KINDS } from "./track.js";
 
 /** @typedef {import("./track.js").MarkKind} MarkKind */
 /** @typedef {import("./track.js").Totals} Totals */
@@ -27,6 +27,15 @@ export function glyph(kind, x, y, size) {
     transform: `translate(${x.toFixed(1)} ${y.toFixed(1)}) scale(${size / 2})`,
     "vector-effect": "non-scaling-stroke",
   });
+}
+
+/** The newest value in words, whatever it is. @param {import("./track.js").Track} track @returns {string} */
+export function latestOf(track) {
+  const end = track.step.length - 1;
+  if (end < 0) return "";
+  if (!Number.isNaN(track.last[end])) return number(track.last[end]);
+  const kind = MARK_KINDS.find((name) => track[name][end] > 0);
+  return kind && kind !== "missing" ? KIND_NAMES[kind] : number(lastValueOf(track));
 }
 
 /** The counts of a series in words and shapes; nothing where all values are finite. @param {Totals} totals */

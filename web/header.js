@@ -48,7 +48,7 @@ function figures(state) {
 /** Asks once more before it stops a training. @param {State} state @param {Dispatch} dispatch */
 function stopButton({ run, runId }, dispatch) {
   if (!run || !ALIVE.includes(run.state)) return null;
-  if (run.stopReason !== null) return h("span", { class: "muted stop" }, "Stop requested");
+  if (run.isStopRequested) return h("span", { class: "muted stop" }, "Stop requested");
   const button = h("button", { type: "button", class: "danger stop", "data-key": "stop" }, "Stop run");
   let isAsked = false;
   button.addEventListener("blur", () => {

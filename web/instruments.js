@@ -1,7 +1,12 @@
 // Instruments: which charts there are and what each needs. What is measured is the server's business.
 
+import { clipped, words } from "./format.js";
+
 /** @typedef {"log" | "linear" | "auto"} Scale */
-/** @typedef {{series: string, title: string, note: string, scale: Scale, shape: "linear" | "hv", isWide: boolean}} Chart */
+/**
+ * @typedef {{series: string, title: string, note: string, scale: Scale, shape: "linear" | "hv", isWide: boolean,
+ *   isCount: boolean}} Chart
+ */
 
 /** @type {Chart[]} */
 export const CHARTS = [
@@ -12,6 +17,7 @@ export const CHARTS = [
     scale: "auto",
     shape: "linear",
     isWide: true,
+    isCount: false,
   },
   {
     series: "grad_norm",
@@ -20,6 +26,7 @@ export const CHARTS = [
     scale: "log",
     shape: "linear",
     isWide: false,
+    isCount: false,
   },
   {
     series: "grad_nonfinite",
@@ -28,6 +35,7 @@ export const CHARTS = [
     scale: "auto",
     shape: "hv",
     isWide: false,
+    isCount: true,
   },
   {
     series: "loss_scale",
@@ -36,6 +44,7 @@ export const CHARTS = [
     scale: "log",
     shape: "hv",
     isWide: false,
+    isCount: false,
   },
   {
     series: "learning_rate",
@@ -44,10 +53,31 @@ export const CHARTS = [
     scale: "auto",
     shape: "linear",
     isWide: false,
+    isCount: false,
   },
 ];
 
-export const SERIES = CHARTS.map((chart) => chart.series);
+/** Series that say nothing on a chart. */
+const PLAIN = new Set(["optimizer_step", "batch_size"]);
+const MAX_CHARTS = 24;
+
+/** @param {string[]} names the series of a run @returns {Chart[]} our own charts, then one for each other series */
+export function chartsFor(names) {
+  const known = new Set(CHARTS.map((chart) => chart.series));
+  const others = names.filter((name) => !known.has(name) && !PLAIN.has(name)).sort();
+  return [...CHARTS, ...others.map(plainChart)].slice(0, MAX_CHARTS);
+}
+
+/** @param {string} series @returns {Chart} */
+function plainChart(series) {
+  const note = series.endsWith("_running") ? "running mean of the epoch, as Keras reports it" : "";
+  const title = words(
+    clipped(series, 80)
+      .replace(/_running$/, ", running")
+      .replace(/_s$/, ", seconds"),
+  );
+  return { series, title, note, scale: "auto", shape: "linear", isWide: false, isCount: false };
+}
 
 const WIDE_RATIO = 1000; // beyond it a linear axis shows only the largest values
 

@@ -26,7 +26,7 @@ import {
 /**
  * @typedef {{runId: string, project: string, group: string | null, name: string, state: string,
  *   lastStep: number | null, stepsPerSecond: number | null, startedAt: number | null, lastSeenAt: number | null,
- *   tags: string[], worst: WorstIncident | null, openIncidents: number, stopReason: string | null,
+ *   tags: string[], worst: WorstIncident | null, isStopRequested: boolean,
  *   sparkline: AnySeries | null}} Run
  */
 /**
@@ -34,7 +34,7 @@ import {
  *   trainable: boolean}} Layer
  */
 /** @typedef {{rank: number, sessionId: string, ordinal: number, status: string | null}} Session */
-/** @typedef {Run & {environment: Json, layers: Layer[], sessions: Session[]}} RunDetail */
+/** @typedef {Run & {environment: Json, layers: Layer[], sessions: Session[], series: string[]}} RunDetail */
 /**
  * @typedef {{cause: string, confidence: number, supports: string[], against: string[], fix: string,
  *   snippet: string}} Cause
@@ -84,8 +84,7 @@ export function mustRun(value) {
     group: maybeText(run.group, "run.group"),
     tags: maybeTexts(run.tags, "run.tags"),
     worst: maybeWorst(run.worst_incident),
-    openIncidents: maybeNumber(maybeObject(run.incidents, "run.incidents")?.open, "incidents.open") ?? 0,
-    stopReason: maybeText(run.stop_reason, "run.stop_reason"),
+    isStopRequested: maybeFlag(run.stop_requested, "run.stop_requested") ?? false,
     sparkline: run.sparkline ? mustSeries(mustObject(run.sparkline, "sparkline"), "sparkline") : null,
   };
 }
@@ -117,6 +116,7 @@ export function mustRunDetail(value) {
     environment: maybeObject(run.environment, "run.environment") ?? {},
     layers: maybeList(run.layers, "run.layers").map(mustLayer),
     sessions: maybeList(run.sessions, "run.sessions").map(mustSession),
+    series: maybeTexts(run.series, "run.series"),
   };
 }
 

@@ -1,13 +1,14 @@
 // The run page: fetches, listens, and shows the one state. Each part redraws only when its slice changed.
 
 import { ApiError, getIncidents, getRun, getSeries, liveAddress } from "./api.js";
-import { buildCharts, drawCharts, loadPlotly } from "./charts.js";
+import { badLayerRange, badLayers, LAYER_SERIES } from "./badlayers.js";
+import { chartBuilder, drawCharts, loadPlotly } from "./charts.js";
 import { byId, refill } from "./dom.js";
 import { environmentView, firstBadView, layersView } from "./environment.js";
 import { clipped, words } from "./format.js";
 import { headView, toolbarView } from "./header.js";
 import { incidentView } from "./incidents.js";
-import { SERIES } from "./instruments.js";
+import { chartsFor } from "./instruments.js";
 import { openLive } from "./live.js";
 import { initialState, isSameRange, reduce, shownIncident } from "./state.js";
 import { hashOf, viewOf } from "./view.js";
@@ -19,6 +20,7 @@ const DRAW_EVERY_MS = 200; // a chart costs some 20 ms: a few a second leave the
 const DETAIL_AFTER_MS = 150; // zooming by wheel or key comes in bursts
 const RELOAD_EVERY_MS = 5000;
 const PIXELS = 450; // twice as many buckets come back, and an envelope has two points each
+const LAYER_PIXELS = 2000; // single steps, not buckets: which layer was first is a matter of one step
 const LINK_WORDS = { connecting: "Connecting", live: "Live", lost: "Reconnecting" };
 
 const runId = decodeURIComponent(location.pathname.split("/").pop() ?? "");
@@ -40,6 +42,7 @@ function dispatch(action) {
   if (state === before) return;
   if (!isSameRange(before.range, state.range)) wantDetail();
   if (before.rank !== state.rank) void load();
+  if (shownIncident(before) !== shownIncident(state)) void loadBadLayers();
   if (before.stale !== state.stale) reloadSoon();
   schedule();
 }
@@ -51,7 +54,10 @@ function schedule() {
   setTimeout(() => requestAnimationFrame(draw), wait); // a hidden tab has no frames: nothing is drawn there
 }
 
-const instruments = buildCharts(byId("charts"), dispatch, schedule);
+const buildCharts = chartBuilder(byId("charts"), byId("more-charts"), dispatch, schedule);
+
+/** @returns {string[]} */
+const seriesNames = () => chartsFor(state.run?.series ?? []).map((chart) => chart.series);
 
 function draw() {
   isScheduled = false;
@@ -66,10 +72,12 @@ function draw() {
     refill(byId("incidents"), ...incidentView(now, dispatch));
   }
   if (changed("range", "detail", "run", "tracks")) refill(byId("view"), ...toolbarView(now, dispatch));
-  if (changed("run", "incidents", "incidentId")) showDetails(now, before);
+  if (changed("run", "badLayers")) showDetails(now, before);
   if (changed("range", "rank", "incidentId", "logScale"))
     history.replaceState(null, "", hashOf(now) || location.pathname);
   byId("view").hidden = !now.run;
+  const instruments = buildCharts(chartsFor(now.run?.series ?? []));
+  byId("more").hidden = !byId("more-charts").childElementCount;
   drawCharts(plotly, instruments, now, dispatch, theme());
 }
 
@@ -77,7 +85,7 @@ function draw() {
 function showDetails(now, before) {
   if (!now.run) return;
   document.title = `${clipped(now.run.name, 80)} · trainvitals`;
-  panel("first-bad", firstBadView(now.run, shownIncident(now)));
+  panel("first-bad", firstBadView(now.run, now.badLayers));
   if (before?.run?.environment !== now.run.environment) panel("environment", environmentView(now.run));
   if (before?.run?.layers !== now.run.layers) panel("layers", layersView(now.run));
 }
@@ -110,13 +118,10 @@ async function load() {
   lastReload = performance.now();
   const rank = state.rank;
   try {
-    const [run, incidents, answer] = await Promise.all([
-      getRun(runId),
-      getIncidents(runId),
-      getSeries(runId, { names: SERIES, pixels: PIXELS, rank }),
-    ]);
+    const [run, incidents] = await Promise.all([getRun(runId), getIncidents(runId)]);
     dispatch({ type: "run", run });
     dispatch({ type: "incidents", incidents });
+    const answer = await getSeries(runId, { names: seriesNames(), pixels: PIXELS, rank });
     if (rank === state.rank) dispatch({ type: "series", answer });
     return answer.cursor;
   } catch (error) {
@@ -145,7 +150,7 @@ function wantDetail() {
     if (!range) return;
     try {
       const answer = await getSeries(runId, {
-        names: SERIES,
+        names: seriesNames(),
         pixels: PIXELS,
         rank,
         range: { ...range, to: range.to + 1 },
@@ -155,6 +160,23 @@ function wantDetail() {
       dispatch({ type: "problem", text: problemText(error) });
     }
   }, DETAIL_AFTER_MS);
+}
+
+async function loadBadLayers() {
+  const incident = shownIncident(state);
+  if (!incident) return dispatch({ type: "bad-layers", layers: [] });
+  const query = {
+    names: LAYER_SERIES,
+    pixels: LAYER_PIXELS,
+    rank: incident.rank,
+    range: badLayerRange(incident),
+  };
+  const series = await getSeries(runId, query).then(
+    (answer) => answer.series,
+    () => ({}), // without them the incident's own list is shown
+  );
+  if (incident === shownIncident(state))
+    dispatch({ type: "bad-layers", layers: badLayers(incident, series) });
 }
 
 /** @param {import("./records.js").LiveMessage} message */
@@ -188,7 +210,7 @@ addEventListener("hashchange", () => {
 const cursor = await load();
 openLive(liveAddress(), {
   cursor,
-  subscriptions: (at) => [{ run_id: runId, series: SERIES, cursor: at }],
+  subscriptions: (at) => [{ run_id: runId, series: seriesNames(), cursor: at }],
   onReturn: load,
   onLink: (link) => dispatch({ type: "link", link }),
   onMessage: receive,

@@ -8,6 +8,7 @@ import { appended, lastStepOf, trackOf } from "./track.js";
 /** @typedef {import("./records.js").Gap} Gap */
 /** @typedef {import("./records.js").SeriesAnswer} SeriesAnswer */
 /** @typedef {import("./track.js").Track} Track */
+/** @typedef {import("./badlayers.js").BadLayer} BadLayer */
 /** @typedef {"connecting" | "live" | "lost"} Link */
 /** @typedef {{from: number, to: number}} Range */
 /** @typedef {Record<string, Track>} Tracks */
@@ -17,7 +18,7 @@ import { appended, lastStepOf, trackOf } from "./track.js";
  * what the user chose, by series. `stale` counts the rows that contradict what we hold: the shell reloads then.
  * @typedef {{runId: string, rank: number, run: RunDetail | null, problem: string | null, incidents: Incident[],
  *   incidentId: string | null, tracks: Tracks, gaps: Gap[], range: Range | null,
- *   detail: {range: Range, tracks: Tracks} | null, logScale: Record<string, boolean>, link: Link,
+ *   detail: {range: Range, tracks: Tracks} | null, badLayers: BadLayer[], logScale: Record<string, boolean>, link: Link,
  *   stale: number, isLoaded: boolean}} State
  */
 
@@ -30,6 +31,7 @@ import { appended, lastStepOf, trackOf } from "./track.js";
  *   | {type: "series", answer: SeriesAnswer}
  *   | {type: "rows", rank: number, steps: number[], columns: Record<string, import("./codec.js").Column>}
  *   | {type: "detail", range: Range, answer: SeriesAnswer}
+ *   | {type: "bad-layers", layers: BadLayer[]}
  *   | {type: "zoom", range: Range}
  *   | {type: "follow"}
  *   | {type: "select", incidentId: string}
@@ -55,6 +57,7 @@ export function initialState(runId, view = {}) {
     gaps: [],
     range: null,
     detail: null,
+    badLayers: [],
     logScale: {},
     link: "connecting",
     stale: 0,
@@ -84,6 +87,8 @@ export function reduce(state, action) {
       return isSameRange(state.range, action.range)
         ? { ...state, detail: { range: action.range, tracks: tracksOf(action.answer) } }
         : state;
+    case "bad-layers":
+      return { ...state, badLayers: action.layers };
     case "zoom":
       return { ...state, range: wholeSteps(action.range) };
     case "follow":
@@ -95,7 +100,7 @@ export function reduce(state, action) {
     case "rank":
       return { ...state, rank: action.rank, tracks: {}, gaps: [], detail: null, isLoaded: false };
     case "stop-requested":
-      return state.run ? { ...state, run: { ...state.run, stopReason: "asked on the page" } } : state;
+      return state.run ? { ...state, run: { ...state.run, isStopRequested: true } } : state;
     case "link":
       return { ...state, link: action.link };
   }

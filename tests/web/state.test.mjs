@@ -1,0 +1,98 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { initialState, ranked, reduce, shownIncident, shownRange, shownTrack } from "../../web/state.js";
+
+const column = (...values) => ({ values, present: null });
+const answer = (steps, values, gaps = []) => ({
+  rank: 0,
+  cursor: 1,
+  gaps,
+  series: { loss: { kind: "raw", step: steps, value: column(...values) } },
+});
+const after = (...actions) => actions.reduce(reduce, initialState("run"));
+const loaded = { type: "series", answer: answer([0, 1, 2], [3, 2, 1]) };
+const rows = (steps, ...values) => ({ type: "rows", rank: 0, steps, columns: { loss: column(...values) } });
+const incident = (id, severity, onsetStep, fields = {}) => ({
+  id,
+  severity,
+  onsetStep,
+  state: "open",
+  revision: 1,
+  ...fields,
+});
+
+test("live rows go on where the loaded series ends", () => {
+  assert.deepEqual(after(loaded, rows([3, 4], 0.5, NaN)).tracks.loss.step, [0, 1, 2, 3, 4]);
+});
+
+test("rows of another rank change nothing", () => {
+  const before = after(loaded);
+  assert.equal(reduce(before, { ...rows([3], 9), rank: 1 }), before);
+});
+
+test("rows before anything is loaded are left to the load", () => {
+  assert.deepEqual(after(rows([0], 1)).tracks, {});
+});
+
+test("rows of steps that we have already ask for a reload", () => {
+  const state = after(loaded, rows([1, 2], 7, 7));
+  assert.equal(state.stale, 1);
+  assert.deepEqual(state.tracks.loss.last, [3, 2, 1]);
+});
+
+test("zooming pauses following, new rows leave the range alone, following resumes", () => {
+  const zoomed = after(loaded, { type: "zoom", range: { from: 0.4, to: 1.2 } }, rows([3], 1));
+  assert.deepEqual(shownRange(zoomed), { from: 0, to: 2 });
+  assert.deepEqual(shownRange(reduce(zoomed, { type: "follow" })), { from: 0, to: 3 });
+});
+
+test("a zoomed range shows its detail, a late answer for another range does not", () => {
+  const zoomed = after(loaded, { type: "zoom", range: { from: 1, to: 2 } });
+  const late = reduce(zoomed, { type: "detail", range: { from: 0, to: 1 }, answer: answer([0], [8]) });
+  assert.deepEqual(shownTrack(late, "loss").last, [3, 2, 1]);
+  const shown = reduce(zoomed, { type: "detail", range: { from: 1, to: 2 }, answer: answer([1, 2], [9, 9]) });
+  assert.deepEqual(shownTrack(shown, "loss").last, [9, 9]);
+  assert.deepEqual(shownTrack(reduce(shown, { type: "follow" }), "loss").last, [3, 2, 1]);
+});
+
+test("an incident that comes again replaces itself, an older revision does not", () => {
+  const first = incident("a", "warning", 5, { revision: 2 });
+  const state = after({ type: "incident", incident: first });
+  const old = reduce(state, { type: "incident", incident: { ...first, revision: 1, severity: "info" } });
+  assert.equal(old.incidents[0].severity, "warning");
+  const newer = reduce(state, {
+    type: "incident",
+    incident: { ...first, revision: 3, severity: "critical" },
+  });
+  assert.deepEqual([newer.incidents.length, newer.incidents[0].severity], [1, "critical"]);
+});
+
+test("the worst open incident is told first, the chosen one instead if there is one", () => {
+  const incidents = [
+    incident("note", "info", 1),
+    incident("over", "critical", 2, { state: "resolved" }),
+    incident("late", "critical", 9),
+    incident("early", "critical", 7),
+  ];
+  assert.deepEqual(
+    ranked(incidents).map((item) => item.id),
+    ["early", "late", "over", "note"],
+  );
+  const state = after({ type: "incidents", incidents });
+  assert.equal(shownIncident(state).id, "early");
+  assert.equal(shownIncident(reduce(state, { type: "select", incidentId: "note" })).id, "note");
+});
+
+test("another rank starts from nothing", () => {
+  const state = after(loaded, { type: "rank", rank: 3 });
+  assert.deepEqual([state.tracks, state.isLoaded], [{}, false]);
+});
+
+test("no action changes the state it was given", () => {
+  const before = after(loaded);
+  const copy = structuredClone(before);
+  reduce(before, rows([3], 1));
+  reduce(before, { type: "zoom", range: { from: 0, to: 1 } });
+  assert.deepEqual(before, copy);
+});
