@@ -1,0 +1,82 @@
+"""Message: what is to be said about an incident, before any service's form is given to it.
+
+The outbox keeps it; the form and the link are made when it is sent, so that a redelivery of an old message
+carries today's address of the page.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from trainvitals_server.finding import Severity
+from trainvitals_server.incident import Incident
+
+Event = Literal["incident.opened", "incident.escalated", "incident.resolved", "alerts.capped", "test"]
+
+_MARKS: dict[Severity, str] = {"critical": "\U0001f534", "warning": "\U0001f7e0", "info": "\U0001f535"}
+_TEST = "trainvitals can reach this address: alerts will arrive here."
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run it is about, in the names a person gave."""
+
+    run_id: str
+    project: str = ""
+    name: str = ""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to tell. `incident` and `run` are absent in a test and in the notice of a storm."""
+
+    event: Event
+    at: float
+    run: Run | None = None
+    incident: Incident | None = None
+    text: str = ""
+
+
+def test_message(now: float) -> Message:
+    """Return what the test button sends."""
+    return Message(event="test", at=now, text=_TEST)
+
+
+def capped_message(now: float, opened: int, window_s: float) -> Message:
+    """Return the one notice that further alerts are held back."""
+    text = (
+        f"{opened} alerts within {window_s / 60:g} minutes: further ones are only on the page until it calms"
+        " down."
+    )
+    return Message(event="alerts.capped", at=now, text=text)
+
+
+def headline(message: Message) -> str:
+    """Return one line: how bad, what, where, since when."""
+    incident = message.incident
+    if incident is None:
+        return message.text
+    what = incident.kind.replace("_", " ")
+    where = f"in {run_title(message)}, since step {incident.onset_step}"
+    return f"{_opening(message.event, incident)} {what} {where}"
+
+
+def run_title(message: Message) -> str:
+    """Return the run's name as people know it."""
+    run = message.run
+    if run is None:
+        return ""
+    return f"{run.project} / {run.name or run.run_id}" if run.project else run.name or run.run_id
+
+
+def _opening(event: Event, incident: Incident) -> str:
+    if incident.state == "withdrawn":
+        return "✅ Withdrawn, a false alarm:"
+    if event == "incident.resolved":
+        return "✅ Over:"
+    mark = _MARKS[incident.severity]
+    return (
+        f"{mark} Now {incident.severity}:"
+        if event == "incident.escalated"
+        else f"{mark} {incident.severity}:"
+    )

@@ -1,0 +1,99 @@
+"""GuardedTransport: resolves a webhook's host, judges the addresses, and connects to one it judged.
+
+The name is resolved once and the connection goes to that very address, so that a second answer of the name
+server (DNS rebinding) has no effect. Host header and TLS name stay those of the url.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+import httpx
+
+from trainvitals_server.alert.addresses import Network, refusal
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+_MAX_ADDRESSES = 4  # tried of a host that has many
+
+
+class AddressRefused(httpx.TransportError):
+    """The host leads only to addresses that no webhook may go to."""
+
+    def __init__(self, host: str, reasons: Sequence[tuple[str, str]]) -> None:
+        super().__init__("")
+        self.host = host
+        self.reasons = tuple(reasons)
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{address} ({reason})" for address, reason in self.reasons) or "no address"
+        return f"{self.host} leads to {found}: allow its network in the setting webhook_allow_networks"
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Return the addresses of `host`, in the order to try them."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+class GuardedTransport(httpx.AsyncBaseTransport):
+    """Sends to public addresses and to the networks that the operator allowed."""
+
+    def __init__(self, allowed: Sequence[Network], *, resolve: Resolve = resolve) -> None:
+        # A connection is never used again: the pool tells hosts apart by address, and two names of one
+        # address must not share a TLS session.
+        self._inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=0))
+        self._allowed = tuple(allowed)
+        self._resolve = resolve
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send `request` to the first of its host's judged addresses that takes the connection."""
+        host = request.url.raw_host.decode("ascii")
+        port = request.url.port or (443 if request.url.scheme == "https" else 80)
+        problem: httpx.TransportError | None = None
+        for address in await self._judged(host, port):
+            try:
+                return await self._inner.handle_async_request(_pinned(request, host, address))
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                problem = error
+        assert problem is not None
+        raise problem
+
+    async def aclose(self) -> None:
+        """Close what is open."""
+        await self._inner.aclose()
+
+    async def _judged(self, host: str, port: int) -> list[str]:
+        try:
+            addresses = await self._resolve(host, port)
+        except OSError as error:
+            raise httpx.ConnectError(f"cannot resolve {host}: {error}") from error
+        reasons = {address: refusal(address, self._allowed) for address in addresses}
+        good = [address for address, reason in reasons.items() if reason is None]
+        if not good:
+            raise AddressRefused(host, [(address, reason or "") for address, reason in reasons.items()])
+        return good[:_MAX_ADDRESSES]
+
+
+def _pinned(request: httpx.Request, host: str, address: str) -> httpx.Request:
+    extensions = dict(request.extensions)
+    if not _is_address(host):
+        extensions["sni_hostname"] = host
+    return httpx.Request(
+        request.method,
+        request.url.copy_with(host=address),
+        headers=request.headers,
+        stream=request.stream,
+        extensions=extensions,
+    )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
