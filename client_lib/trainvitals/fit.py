@@ -1,0 +1,223 @@
+"""Fit: what happens between the begin and the end of training: when rows are read, what is promised and told.
+
+Everything here runs in the training thread, between two executions of the train function.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from trainvitals.probe.decode import Decoded
+from trainvitals.probe.environment import describe
+from trainvitals.probe.keras3 import Probe
+from trainvitals.probe.types import Model, Value
+from trainvitals.rows import Cells, Rows
+from trainvitals.session import Session
+
+READ_EVERY_S = 0.05
+READ_SHARE = 0.01  # reading may take one hundredth of the time; slower reads come less often
+STARTUP_PROMISE_S = 600.0  # the first step compiles
+VALIDATION_PROMISE_S = 600.0
+SMALLEST_PROMISE_S = 15.0
+PROMISE_STEPS = 20  # so many times the last step's time may pass before a step is late
+
+_log = logging.getLogger("trainvitals")
+
+
+class Fit:
+    """The reporter's side of one model in training; kept over several calls of `fit`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._probe = Probe()
+        self._model: Value = None
+        self._params: Mapping[str, Any] = {}
+        self._step = 0  # of the next row
+        self._layout_id = 0
+        self._executions: list[tuple[float, float]] = []  # (end, seconds)
+        self._logs: Mapping[str, Any] = {}
+        self._clock = 0.0
+        self._next_read = 0.0
+        self._limit = 1
+        self._is_off = False
+        self._is_armed = False  # Keras is about to call the train function in a `fit` of ours
+        self._promised_until = 0.0
+
+    def begin(self, model: Model, params: Mapping[str, Any]) -> None:
+        """Install the probe and open the session."""
+        self._model, self._params = model, params
+        self._session.open(describe(model, params, {}, self._session.identity.config))
+        self._probe.install(model, self._step, self._around)
+        self._limit = max(1, self._probe.capacity // 2 // int(model.steps_per_execution))
+        self._executions, self._logs = [], {}
+        self._promise(STARTUP_PROMISE_S)
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Let the next execution's time begin now."""
+        self._clock = time.perf_counter()
+
+    def arm(self) -> None:
+        """Expect one call of the train function: outside a `fit` of ours it reports nothing."""
+        self._is_armed = True
+
+    def hurry(self, *, is_training_thread: bool) -> None:
+        """Read now, or after the next execution if another thread asks."""
+        if is_training_thread:
+            self.read()
+        else:
+            self._next_read = 0.0
+
+    def begin_validation(self) -> None:
+        """Send what there is and promise to be back after the validation."""
+        self.read()
+        self._promise(VALIDATION_PROMISE_S, "validation")
+
+    def end_validation(self) -> None:
+        """Promise steps again."""
+        self._promise(STARTUP_PROMISE_S)
+
+    def end_epoch(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        """Send the epoch's last rows and its metrics."""
+        self.read()
+        step = max(self._step - 1, 0)
+        numbers = {name: float(value) for name, value in logs.items() if _is_number(value)}
+        running = {f"{name}_running": value for name, value in numbers.items() if not name.startswith("val_")}
+        self._session.sender.event("epoch", step, {"epoch": epoch, **running})
+        validation = {name: value for name, value in numbers.items() if name.startswith("val_")}
+        if validation:
+            self._session.sender.event("validation", step, {"epoch": epoch, **validation})
+
+    def end(self) -> None:
+        """Send the last rows, restore the model, say goodbye."""
+        self.read()
+        self._probe.remove()
+        self._session.bye("stopped" if self._session.stop_requested else "finished", self._last_step)
+
+    def read(self) -> None:
+        """Take the new rows out of the ring and hand them to the sender."""
+        began = time.perf_counter()
+        pieces = self._probe.read()
+        self._send_layout(pieces)
+        executions, self._executions = self._executions, []
+        for piece in pieces:
+            self._send(piece, executions, began)
+        for note in self._probe.notes:
+            self._session.sender.event("message", max(self._step - 1, 0), {"text": note})
+        self._probe.notes.clear()
+        now = time.perf_counter()
+        self._next_read = now + max(READ_EVERY_S, (now - began) / READ_SHARE)
+        if executions and now > self._promised_until:
+            self._promise(max(SMALLEST_PROMISE_S, PROMISE_STEPS * executions[-1][1]))
+
+    @property
+    def _last_step(self) -> int | None:
+        return self._step - 1 if self._step else None
+
+    def _around(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def train_function(iterator: Value) -> Value:
+            if not self._is_armed:
+                return function(iterator)
+            self._is_armed = False
+            try:
+                logs = function(iterator)
+            except BaseException as error:
+                self._leave(error)
+                raise
+            self._after(logs)
+            return logs
+
+        return train_function
+
+    def _after(self, logs: Value) -> None:
+        """Note one execution; the only thing that happens on the host in every step."""
+        now = time.perf_counter()
+        self._executions.append((now, now - self._clock))
+        self._clock, self._logs = now, logs
+        if self._is_off:
+            self._executions.clear()
+        elif now >= self._next_read or len(self._executions) >= self._limit:
+            self._guarded(self.read)
+        if self._session.stop_requested:
+            self._model.stop_training = True
+
+    def _leave(self, error: BaseException) -> None:
+        """Tell that an exception leaves the train function. The end of the data comes as one, too."""
+        if isinstance(error, StopIteration) or type(error).__name__ == "OutOfRangeError":
+            return
+        self._guarded(self.read)
+        self._guarded(lambda: self._session.leave(self._last_step, error))
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:
+            if not self._is_off:
+                _log.warning(
+                    "trainvitals failed and is off for this run; your training goes on", exc_info=True
+                )
+            self._is_off = True
+
+    def _promise(self, seconds: float, activity: str = "training") -> None:
+        self._promised_until = time.perf_counter() + seconds / 3
+        self._session.sender.heartbeat(seconds, activity)
+
+    def _send_layout(self, pieces: list[Decoded]) -> None:
+        if not self._probe.layout_changed:
+            return
+        self._probe.layout_changed = False
+        config = self._session.identity.config
+        environment = describe(self._model, self._params, self._probe.operations, config, _batch_size(pieces))
+        self._layout_id = self._session.sender.layout(self._probe.groups.layers, environment)
+
+    def _send(self, piece: Decoded, executions: list[tuple[float, float]], now: float) -> None:
+        first, last = int(piece.steps[0]), int(piece.steps[-1])
+        if first > self._step:
+            self._session.sender.lost("ring_overflow", self._step, first - 1, first - self._step)
+        self._step = last + 1
+        ends, seconds = self._clock_of(len(piece.steps), executions, now)
+        columns = {**piece.columns, **dict(self._running(len(piece.steps)))}
+        if executions:
+            columns["step_time_s"] = (seconds, None)
+        rows = Rows(piece.steps, ends + (time.time() - now), columns, piece.layer_columns, self._layout_id)
+        self._session.sender.rows(rows)
+
+    def _clock_of(
+        self, count: int, executions: list[tuple[float, float]], now: float
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return when each row's execution ended and how long a step took; only the last may be short."""
+        if not executions:
+            return np.full(count, now), np.zeros(count)
+        size = max(int(self._model.steps_per_execution), 1)
+        table = np.array(executions)
+        place = np.minimum(np.arange(count) // size, len(table) - 1)
+        steps = np.bincount(place, minlength=len(table))
+        return table[place, 0], table[place, 1] / steps[place]
+
+    def _running(self, count: int) -> Iterator[tuple[str, Cells]]:
+        """Yield the running metrics as the last execution returned them: one cell, in the last row."""
+        if not isinstance(self._logs, Mapping):
+            return
+        present = np.zeros(count, dtype=bool)
+        present[-1] = True
+        for name, value in self._logs.items():
+            if name != "loss" and _is_number(value):
+                yield f"{name}_running", (np.full(count, float(value)), present)
+
+
+def _batch_size(pieces: list[Decoded]) -> int | None:
+    cells = pieces[0].columns.get("batch_size") if pieces else None
+    return int(cells[0].max()) if cells is not None else None
+
+
+def _is_number(value: Value) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,165 @@
+"""Who a run is: its id, its address, and the Hello that says so.
+
+Options are checked here, so that a bad one fails where it was written and not in the middle of a training.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+
+from trainvitals import wire
+
+DEFAULT_URL = "http://127.0.0.1:8765"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The checked options of a reporter."""
+
+    url: str
+    token: str | None = field(repr=False)
+    run_id: str
+    project: str
+    name: str | None
+    group: str | None
+    tags: tuple[str, ...]
+    config: dict[str, wire.Scalar]
+    rank: int
+    is_resumable: bool  # the user named the run: it may have begun in another process
+
+    @property
+    def dashboard_url(self) -> str:
+        """Return the address of the run's page."""
+        return f"{self.url}/runs/{quote(self.run_id, safe='')}"
+
+    def hello(self) -> wire.Hello:
+        """Return the Hello of a new session; the sender gives it its ordinal."""
+        now = time.time()
+        return wire.Hello(
+            run_id=self.run_id,
+            session_id=uuid.uuid4().hex,
+            project=self.project,
+            group=self.group,
+            name=self.name,
+            tags=list(self.tags),
+            rank=self.rank,
+            world_size=self.rank + 1,
+            started_at=now,
+        )
+
+    def copy(self) -> Identity:
+        """Return the same options with a run id of its own: a copied reporter is another run."""
+        return replace(self, run_id=new_run_id(), is_resumable=False)
+
+
+def new_run_id() -> str:
+    """Return a fresh id that sorts by time."""
+    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:8]
+
+
+def identify(
+    url: str | None,
+    *,
+    project: str,
+    name: str | None,
+    run_id: str | None,
+    token: str | None,
+    tags: Sequence[str],
+    config: Mapping[str, object] | None,
+    group: str | None,
+    rank: int | None,
+) -> Identity:
+    """Return the checked options. `TRAINVITALS_URL` and `TRAINVITALS_TOKEN` fill in what is not given.
+
+    Raises:
+        ValueError: if an option is of no use.
+        TypeError: if an option is of the wrong type.
+    """
+    for label, text in (("project", project), ("name", name), ("run_id", run_id), ("group", group)):
+        _check_text(label, text)
+    if isinstance(tags, str):
+        raise TypeError(f"tags must be a list of strings, not {tags!r}")
+    if len(tags) > wire.MAX_TAGS:
+        raise ValueError(f"{len(tags)} tags; the limit is {wire.MAX_TAGS}")
+    for tag in tags:
+        _check_text("tag", tag)
+    if rank is not None and (not isinstance(rank, int) or rank < 0):
+        raise ValueError(f"rank must be a whole number from 0, not {rank!r}")
+    return Identity(
+        url=_check_url(url or os.environ.get("TRAINVITALS_URL") or DEFAULT_URL),
+        token=token or os.environ.get("TRAINVITALS_TOKEN") or None,
+        run_id=run_id if run_id is not None else new_run_id(),
+        project=wire.clip(project),
+        name=None if name is None else wire.clip(name),
+        group=None if group is None else wire.clip(group),
+        tags=tuple(wire.clip(tag) for tag in tags),
+        config=flat_scalars(config or {}),
+        rank=rank or 0,
+        is_resumable=run_id is not None,
+    )
+
+
+def flat_scalars(table: Mapping[str, object], prefix: str = "") -> dict[str, wire.Scalar]:
+    """Return `table` with dotted keys and plain values; what is no plain value becomes its text."""
+    flat: dict[str, wire.Scalar] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat.update(flat_scalars(value, f"{name}."))
+        else:
+            flat[wire.clip(name)] = as_scalar(value)
+    return dict(list(flat.items())[: wire.MAX_CONFIG_ITEMS])
+
+
+def as_scalar(value: object) -> wire.Scalar:
+    """Return a value that the wire can carry."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else str(value)
+    return wire.clip(str(value))
+
+
+def program_facts() -> dict[str, Any]:
+    """Return what is known of the process without asking a framework."""
+    program = sys.argv[0] if sys.argv else ""
+    return {"program": wire.clip(Path(program).name), "host": wire.clip(socket.gethostname())}
+
+
+def base_versions() -> dict[str, str]:
+    """Return the versions of Python, numpy and trainvitals."""
+    from trainvitals import __version__
+
+    return {"python": platform.python_version(), "numpy": np.__version__, "trainvitals": __version__}
+
+
+def _check_text(label: str, text: object) -> None:
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise TypeError(f"{label} must be a string, not {text!r}")
+    if not text.strip():
+        raise ValueError(f"{label} must not be empty")
+    if label == "run_id" and len(text) > wire.MAX_NAME_CHARS:
+        raise ValueError(f"run_id has {len(text)} characters; the limit is {wire.MAX_NAME_CHARS}")
+
+
+def _check_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"url must look like {DEFAULT_URL}, not {url!r}")
+    return url.rstrip("/")

@@ -1,0 +1,214 @@
+"""Reporter: the same vital signs for a training loop of your own."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from trainvitals import wire
+from trainvitals.identity import identify
+from trainvitals.probe.loop import LoopProbe
+from trainvitals.probe.types import Optimizer, Tensor
+from trainvitals.rows import Cells, Rows
+from trainvitals.session import Session
+
+READ_EVERY_S = 0.05
+READ_SHARE = 0.01
+PROMISE_S = 600.0  # your loop may validate, save and compile whenever it likes
+PROMISE_AGAIN_S = 60.0
+
+_log = logging.getLogger("trainvitals")
+
+
+class Reporter:
+    """Streams the vital signs of a loop to a trainvitals server.
+
+    ```python
+    with Reporter("http://localhost:8765", project="gan") as reporter:
+        for x, y in data:
+            loss, gradients = train_step(x, y)  # your tf.function, which calls optimizer.apply
+            reporter.step(loss=loss, gradients=gradients, variables=variables, optimizer=optimizer)
+    ```
+
+    The arguments are those of `HealthReporter`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        project: str = "default",
+        name: str | None = None,
+        run_id: str | None = None,
+        token: str | None = None,
+        tags: Sequence[str] = (),
+        config: Mapping[str, object] | None = None,
+        group: str | None = None,
+        on_incident: Callable[[wire.IncidentNotice], None] | None = None,
+        spool_dir: str | Path | None = None,
+        rank: int | None = None,
+        console: bool = True,
+    ) -> None:
+        identity = identify(
+            url,
+            project=project,
+            name=name,
+            run_id=run_id,
+            token=token,
+            tags=tags,
+            config=config,
+            group=group,
+            rank=rank,
+        )
+        self._session = Session(identity, on_incident=on_incident, spool_dir=spool_dir, console=console)
+        self._probe = LoopProbe()
+        self._steps: list[tuple[int, float, float, Mapping[str, Any]]] = []  # (step, end, seconds, metrics)
+        self._step = 0
+        self._layout_id = 0
+        self._clock = time.perf_counter()
+        self._next_read = 0.0
+        self._promised_until = 0.0
+        self._is_off = False
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._session.identity.run_id
+
+    @property
+    def dashboard_url(self) -> str:
+        """The address of the run's page."""
+        return self._session.identity.dashboard_url
+
+    @property
+    def stop_requested(self) -> bool:
+        """True once somebody asked on the dashboard for the run to stop: leave your loop when you like."""
+        return self._session.stop_requested
+
+    def __enter__(self) -> Self:
+        self._clock = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say how it ended: finished, interrupted by Ctrl-C, or failed by the exception."""
+        self._guarded(lambda: self._end(error))
+
+    def step(
+        self,
+        *,
+        loss: Tensor = None,
+        gradients: Sequence[Any] | None = None,
+        variables: Sequence[Any] | None = None,
+        optimizer: Optimizer = None,
+        loss_scale: float | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        step: int | None = None,
+    ) -> None:
+        """Report one training step; call it outside `tf.function`, after the optimizer's `apply`.
+
+        Nothing is read back from the device here. Tensors and numpy arrays will both do.
+
+        Args:
+            loss: The loss as optimised, unscaled.
+            gradients: What you gave to the optimizer's `apply`. With a `LossScaleOptimizer` these are the
+                scaled ones, which it divides by its scale: the norms are divided in the same way.
+            variables: The variables that the gradients are of, in the same order.
+            optimizer: Gives learning rate, step and loss scale.
+            loss_scale: For scaling of your own: what the loss was multiplied by. Norms are divided by it.
+            metrics: Further numbers, one series each.
+            step: The number of the step, if you count yourself; it must rise.
+        """
+        if not self._is_off:
+            self._guarded(
+                lambda: self._report(loss, gradients, variables, optimizer, loss_scale, metrics or {}, step)
+            )
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:
+            if not self._is_off:
+                _log.warning(
+                    "trainvitals failed and is off for this run; your training goes on", exc_info=True
+                )
+            self._is_off = True
+
+    def _report(
+        self,
+        loss: Tensor,
+        gradients: Sequence[Any] | None,
+        variables: Sequence[Any] | None,
+        optimizer: Optimizer,
+        loss_scale: float | None,
+        metrics: Mapping[str, Any],
+        step: int | None,
+    ) -> None:
+        number = self._step if step is None else int(step)
+        if number < self._step:
+            _log.warning("step %d was reported after step %d: left out", number, self._step - 1)
+            return
+        if not self._session.is_open:
+            self._session.open(self._probe.environment(optimizer, self._session.identity.config))
+            self._promise()
+        self._probe.write(number, loss, gradients or (), variables or (), optimizer, loss_scale)
+        now = time.perf_counter()
+        self._steps.append((number, now, now - self._clock, metrics))
+        self._clock, self._step = now, number + 1
+        if now >= self._next_read or len(self._steps) >= self._probe.capacity // 2:
+            self._read()
+
+    def _read(self) -> None:
+        began = time.perf_counter()
+        pieces = self._probe.read()
+        sender = self._session.sender
+        if self._probe.layout_changed:
+            self._probe.layout_changed = False
+            environment = self._probe.environment(None, self._session.identity.config)
+            self._layout_id = sender.layout(self._probe.groups.layers, environment)
+        notes, self._steps = {step: rest for step, *rest in self._steps}, []
+        for piece in pieces:
+            known: list[Any] = [notes.get(int(step), (began, 0.0, {})) for step in piece.steps]
+            columns = {**_metric_columns([metrics for _, _, metrics in known]), **piece.columns}
+            columns["step_time_s"] = (np.array([seconds for _, seconds, _ in known], dtype=np.float64), None)
+            times = np.array([end for end, _, _ in known], dtype=np.float64) + (time.time() - began)
+            sender.rows(Rows(piece.steps, times, columns, piece.layer_columns, self._layout_id))
+        now = time.perf_counter()
+        self._next_read = now + max(READ_EVERY_S, (now - began) / READ_SHARE)
+        if now >= self._promised_until:
+            self._promise()
+
+    def _promise(self) -> None:
+        self._promised_until = time.perf_counter() + PROMISE_AGAIN_S
+        self._session.sender.heartbeat(PROMISE_S, "training")
+
+    def _end(self, error: BaseException | None) -> None:
+        if not self._session.is_open:
+            if error is not None:
+                return
+            self._session.open(self._probe.environment(None, self._session.identity.config))
+        if self._steps:
+            self._read()
+        last = self._step - 1 if self._step else None
+        if error is not None:
+            self._session.leave(last, error)
+        else:
+            self._session.bye("stopped" if self._session.stop_requested else "finished", last)
+
+
+def _metric_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cells]:
+    columns: dict[str, Cells] = {}
+    for name in dict.fromkeys(name for metrics in rows for name in metrics):
+        present = np.array([metrics.get(name) is not None for metrics in rows])
+        values = [
+            float(metrics[name]) if there else 0.0 for metrics, there in zip(rows, present, strict=True)
+        ]
+        columns[str(name)] = (np.array(values, dtype=np.float64), None if present.all() else present)
+    return columns

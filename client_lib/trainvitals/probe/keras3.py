@@ -1,0 +1,256 @@
+"""The way into Keras 3 on TensorFlow: one traced train function of ours beside the user's own.
+
+`Probe.install` makes it, `Probe.remove` puts the user's back. The hooks on the model and its optimizers exist
+only while `train_step` itself runs (while it is traced), so that saving, cloning and pickling see nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainvitals.probe.decode import BlockShape, Decoded, decode
+from trainvitals.probe.layers import Groups, group_variables
+from trainvitals.probe.ring import Ring, capacity_for
+from trainvitals.probe.step import RowShape, StepTrace
+from trainvitals.probe.taps import attribute
+from trainvitals.probe.types import Model, Optimizer, Tensor, Value
+
+_log = logging.getLogger("trainvitals")
+
+OWN_MARK = "_trainvitals_original"  # on our train function: the user's
+
+
+class Probe:
+    """What is measured of one model. Only the training thread may call it."""
+
+    def __init__(self) -> None:
+        self.groups = Groups((), np.zeros(0, np.int64))
+        self.operations: dict[str, list[str]] = {}
+        self.notes: list[str] = []  # what the user should know about the measurement; the reporter takes them
+        self.layout_changed = False
+        self.optimizer: Optimizer = None
+        self._model: Value = None
+        self._counter: Value = None
+        self._slots: dict[object, Any] = {}
+        self._rings: dict[object, tuple[RowShape, Ring, list[BlockShape]]] = {}
+        self._variables: list[Any] = []
+        self._key: object = None
+        self._own: Callable[..., Any] | None = None
+        self._traced: Callable[..., Any] | None = None
+        self._is_broken = False
+        self._told: set[str] = set()
+
+    def install(
+        self, model: Model, step: int, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        """Put our train function into `model`; rows begin at `step`. `around` wraps each call on the host."""
+        users = getattr(model.train_function, OWN_MARK, model.train_function)
+        key = self._key_of(model, users)
+        if key != self._key or self._traced is None:
+            self._forget(model)
+            self._traced = self._trace(model)
+            self._key = key
+        self._counter.assign(step)
+        for _, ring, _ in self._rings.values():
+            ring.clear()
+        own = around(self._traced)
+        setattr(own, OWN_MARK, users)
+        self._own = own
+        model.train_function = own
+
+    def remove(self) -> None:
+        """Put the user's own train function back, unless somebody else has replaced ours."""
+        if self._own is not None and self._model.train_function is self._own:
+            self._model.train_function = getattr(self._own, OWN_MARK)
+        self._own = None
+
+    def read(self) -> list[Decoded]:
+        """Return the series of all steps since the last read, in pieces of rising steps."""
+        pieces = []
+        for shape, ring, blocks in self._rings.values():
+            rows = ring.read()
+            if len(rows):
+                pieces.append(decode(rows, blocks, shape.has_loss, self.groups))
+        return sorted(pieces, key=lambda piece: int(piece.steps[0]))
+
+    @property
+    def capacity(self) -> int:
+        """Return how many steps fit between two reads."""
+        return capacity_for(int(self._model.steps_per_execution))
+
+    def _key_of(self, model: Model, users: object) -> object:
+        variables = tuple(id(variable) for variable in model.trainable_variables)
+        return id(model), id(users), id(model.optimizer), variables, model.run_eagerly, model.jit_compile
+
+    def _forget(self, model: Model) -> None:
+        self._model = model
+        self.optimizer = model.optimizer
+        self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="trainvitals_step")
+        self._slots, self._rings, self._variables = {}, {}, []
+        self._is_broken = False
+        self.operations = {}
+
+    def _trace(self, model: Model) -> Callable[..., Any]:
+        original = model.train_step
+
+        def train_step(data: Value) -> Value:
+            return self._train_step(original, data)
+
+        kept = model.train_function
+        with attribute(model, "train_step", train_step):
+            model.make_train_function(force=True)
+        traced: Callable[..., Any] = model.train_function
+        model.train_function = kept
+        return traced
+
+    def _train_step(self, original: Callable[[Any], Any], data: Value) -> Value:
+        if self._is_broken:
+            return original(data)
+        trace = StepTrace(
+            data, self._counter, self._slot, bool(self._model.jit_compile), self._model.optimizer
+        )
+        with self._hooks(trace):
+            result = original(data)
+        with self._guard():
+            self._emit(trace, result)
+        return result
+
+    def _emit(self, trace: StepTrace, result: Value) -> None:
+        shape, row, source = trace.finish(result)
+        if trace.operations and not self.operations:
+            self.operations = trace.operations
+            self.layout_changed = True
+        ring = self._ring(shape)
+        step = self._counter.read_value()
+        ring.write(step, row)
+        self._counter.assign(step + 1)
+        self._remark(shape, source, trace)
+
+    def _remark(self, shape: RowShape, source: str, trace: StepTrace) -> None:
+        if not source:
+            self._tell("No raw loss was found in this train_step: it is missing, not zero.")
+        if not shape.blocks:
+            self._tell("No optimizer's apply was called in this train_step: gradients are missing.")
+        if any(block.scaling == "dynamic" for block in shape.blocks) and not trace.losses.keys() & {
+            "scale_loss",
+            "scale_loss of another optimizer",
+        }:
+            self._tell("train_step never called optimizer.scale_loss, yet apply divides by the loss scale.")
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.notes.append(text)
+
+    def _ring(self, shape: RowShape) -> Ring:
+        if shape.key not in self._rings:
+            self._grow_layout(shape)
+            known = {id(variable): place for place, variable in enumerate(self._variables)}
+            blocks = [
+                BlockShape(
+                    np.array([known[id(variable)] for variable in block.variables], dtype=np.int64),
+                    block.scaling,
+                    block.is_main,
+                    block.has_rate,
+                )
+                for block in shape.blocks
+            ]
+            self._rings[shape.key] = (shape, Ring(shape.width, self.capacity), blocks)
+        return self._rings[shape.key][1]
+
+    def _grow_layout(self, shape: RowShape) -> None:
+        seen = {id(variable) for variable in self._variables}
+        new = [v for block in shape.blocks for v in block.variables if id(v) not in seen]
+        if new or not self._rings:
+            self._variables += list({id(variable): variable for variable in new}.values())
+            self.groups = group_variables(self._variables, self._model)
+            self.layout_changed = True
+
+    def _slot(self, key: object, width: int) -> Value:
+        if (key, width) not in self._slots:
+            with tf.init_scope():
+                self._slots[key, width] = tf.Variable(
+                    tf.fill([width], tf.constant(-1.0, tf.float64)), trainable=False, name="trainvitals_slot"
+                )
+        return self._slots[key, width]
+
+    @contextmanager
+    def _hooks(self, trace: StepTrace) -> Iterator[None]:
+        with ExitStack() as stack:
+            with self._guard():
+                for optimizer in optimizers_of(self._model):
+                    self._hook_optimizer(stack, trace, optimizer)
+                self._hook_losses(stack, trace)
+            yield
+
+    def _hook_optimizer(self, stack: ExitStack, trace: StepTrace, optimizer: Optimizer) -> None:
+        apply, scale_loss = optimizer.apply, optimizer.scale_loss
+        source = "scale_loss" if optimizer is self._model.optimizer else "scale_loss of another optimizer"
+
+        def hooked_apply(grads: Value, trainable_variables: Value = None) -> Value:
+            grads = list(grads)
+            if trainable_variables is not None:
+                trainable_variables = list(trainable_variables)
+            with self._guard():
+                variables = trainable_variables
+                if variables is None:
+                    variables = optimizer._trainable_variables
+                trace.note_apply(optimizer, grads, variables)
+            return apply(grads) if trainable_variables is None else apply(grads, trainable_variables)
+
+        def hooked_scale_loss(loss: Tensor) -> Value:
+            with self._guard():
+                trace.note_loss(source, loss)
+            return scale_loss(loss)
+
+        stack.enter_context(attribute(optimizer, "apply", hooked_apply))
+        stack.enter_context(attribute(optimizer, "scale_loss", hooked_scale_loss))
+
+    def _hook_losses(self, stack: ExitStack, trace: StepTrace) -> None:
+        compute_loss = self._model.compute_loss
+
+        def hooked_compute_loss(*args: Value, **kwargs: Value) -> Value:
+            loss = compute_loss(*args, **kwargs)
+            with self._guard():
+                trace.note_loss("compute_loss", loss)
+            return loss
+
+        stack.enter_context(attribute(self._model, "compute_loss", hooked_compute_loss))
+        for metric in self._model.metrics:
+            if metric.name == "loss" and isinstance(metric, keras.metrics.Mean):
+                self._hook_metric(stack, trace, metric)
+
+    def _hook_metric(self, stack: ExitStack, trace: StepTrace, metric: Value) -> None:
+        update_state = metric.update_state
+
+        def hooked_update_state(values: Value, *args: Value, **kwargs: Value) -> Value:
+            with self._guard():
+                trace.note_loss("loss metric", values)
+            return update_state(values, *args, **kwargs)
+
+        stack.enter_context(attribute(metric, "update_state", hooked_update_state))
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Keep our own failure out of the user's training: one log line, then off."""
+        try:
+            yield
+        except Exception:
+            self._is_broken = True
+            if "broken" not in self._told:
+                self._told.add("broken")
+                _log.warning("trainvitals could not measure this step and stops measuring", exc_info=True)
+
+
+def optimizers_of(model: Model) -> list[Any]:
+    """Return the model's optimizers: the compiled one, and others that are attributes of it."""
+    found = [model.optimizer, *vars(model).values()]
+    optimizers = [value for value in found if isinstance(value, keras.optimizers.Optimizer)]
+    return list({id(optimizer): optimizer for optimizer in optimizers}.values())

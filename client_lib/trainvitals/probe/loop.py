@@ -1,0 +1,183 @@
+"""The probe of a loop of the user's own: one compiled function takes loss and gradients and writes a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainvitals import wire
+from trainvitals.identity import program_facts
+from trainvitals.probe import measure
+from trainvitals.probe.decode import BLOCK_HEAD, EXTRAS, ROW_HEAD, BlockShape, Decoded, decode
+from trainvitals.probe.environment import device, optimizer_settings, versions
+from trainvitals.probe.layers import Groups, group_variables
+from trainvitals.probe.operations import OWN_SCOPE
+from trainvitals.probe.optimizers import (
+    inner_of,
+    learning_rate_of,
+    loss_scale_of,
+    optimizer_step_of,
+    scaling_of,
+)
+from trainvitals.probe.ring import Ring
+from trainvitals.probe.types import Optimizer, Tensor, Value
+from trainvitals.wire import FloatArray
+
+CAPACITY = 256
+
+
+class LoopProbe:
+    """Writes rows for `Reporter.step` and gives them back as series."""
+
+    capacity = CAPACITY
+
+    def __init__(self) -> None:
+        self.groups = Groups((), np.zeros(0, np.int64))
+        self.layout_changed = False
+        self._variables: list[Any] = []
+        self._makers: dict[object, _Maker] = {}
+        self._optimizer: Value = None
+
+    def write(
+        self,
+        step: int,
+        loss: Tensor,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        optimizer: Optimizer,
+        loss_scale: float | None,
+    ) -> None:
+        """Put one row into a ring.
+
+        Raises:
+            ValueError: if gradients and variables are not of one length.
+        """
+        if gradients and len(gradients) != len(variables):
+            raise ValueError(f"{len(gradients)} gradients for {len(variables)} variables: give one for each")
+        tensors = [_tensor(gradient) for gradient in gradients]
+        pairs = [pair for pair in zip(tensors, variables, strict=False) if measure.is_measurable(pair[0])]
+        self._optimizer = optimizer if optimizer is not None else self._optimizer
+        key = (
+            tuple(id(variable) for _, variable in pairs), id(optimizer), loss is None, loss_scale is None
+        )  # fmt: skip
+        if key not in self._makers:
+            self._makers[key] = self._maker(
+                [variable for _, variable in pairs], loss is not None, optimizer, loss_scale
+            )
+        self._makers[key](step, loss, [gradient for gradient, _ in pairs], loss_scale)
+
+    def read(self) -> list[Decoded]:
+        """Return the series of all steps since the last read."""
+        pieces = []
+        for maker in self._makers.values():
+            rows = maker.ring.read()
+            if len(rows):
+                pieces.append(
+                    decode(_with_used_scale(rows, maker), [maker.shape], maker.has_loss, self.groups)
+                )
+        return sorted(pieces, key=lambda piece: int(piece.steps[0]))
+
+    def environment(self, optimizer: Optimizer, config: dict[str, wire.Scalar]) -> wire.Environment:
+        """Return what is known of the loop."""
+        optimizer = optimizer if optimizer is not None else self._optimizer
+        return wire.Environment(
+            versions=versions(),
+            dtype_policy=keras.mixed_precision.dtype_policy().name,
+            optimizer=type(inner_of(optimizer)).__name__ if optimizer is not None else "",
+            optimizer_config=optimizer_settings(optimizer),
+            loss_scaling=bool(scaling_of(optimizer)),
+            device=device(),
+            config=config,
+            **program_facts(),
+        )
+
+    def _maker(
+        self, variables: Sequence[Any], has_loss: bool, optimizer: Optimizer, loss_scale: float | None
+    ) -> _Maker:
+        seen = {id(variable) for variable in self._variables}
+        new = [variable for variable in variables if id(variable) not in seen]
+        if new or not self._makers:
+            self._variables += new
+            self.groups = group_variables(self._variables)
+            self.layout_changed = True
+        known = {id(variable): place for place, variable in enumerate(self._variables)}
+        scaling = "static" if loss_scale is not None else scaling_of(optimizer)
+        has_rate = optimizer is not None and learning_rate_of(optimizer) is not None
+        places = np.array([known[id(variable)] for variable in variables], dtype=np.int64)
+        return _Maker(BlockShape(places, scaling, True, has_rate), has_loss, optimizer)
+
+
+class _Maker:
+    """Makes rows of one shape, by one compiled function."""
+
+    def __init__(self, shape: BlockShape, has_loss: bool, optimizer: Optimizer) -> None:
+        self.shape = shape
+        self.has_loss = has_loss
+        self._optimizer = optimizer
+        width = (
+            ROW_HEAD + BLOCK_HEAD + len(EXTRAS) + 2 * len(shape.places) + 2
+        )  # 2: optimizer and scaler step
+        self.ring = Ring(width, CAPACITY)
+        self._write: Callable[..., Any] = tf.function(self._row, autograph=False, reduce_retracing=True)
+
+    def __call__(self, step: int, loss: Tensor, gradients: Sequence[Any], loss_scale: float | None) -> None:
+        self._write(
+            tf.constant(step, tf.int64),
+            tf.constant(0.0, tf.float64) if loss is None else _tensor(loss),
+            list(gradients),
+            tf.constant(1.0 if loss_scale is None else loss_scale, tf.float64),
+        )
+
+    def _row(self, step: Tensor, loss: Tensor, gradients: list[Any], own_scale: Tensor) -> None:
+        with tf.name_scope(OWN_SCOPE):
+            number, scalar = _f64(step), measure.as_scalar(loss)
+            optimizer = self._optimizer
+            rate = learning_rate_of(optimizer) if self.shape.has_rate else 0.0
+            scale = own_scale if self.shape.scaling != "dynamic" else loss_scale_of(optimizer)
+            head = [number, number, scalar, _f64(0.0), number, _f64(scale), _f64(rate)]
+            tail = [_f64(-1 if optimizer is None else optimizer_step_of(optimizer)), _scaler_step(optimizer)]
+            self.ring.write(
+                step, tf.concat([tf.stack(head), self._numbers(gradients, scalar), tf.stack(tail)], 0)
+            )
+
+    def _numbers(self, gradients: list[Any], loss: Tensor) -> Tensor:
+        if not gradients:
+            return tf.constant([measure.NOT_MEASURED] * measure.EXTRAS, tf.float64)
+        # The batch is not known here, and the weights are those after the update, not those before it.
+        spread = [measure.dense(gradient, use_xla=False) for gradient in gradients]
+        return measure.gradient_numbers(spread, loss if self.has_loss else None, None, None, None)
+
+
+def _with_used_scale(rows: FloatArray, maker: _Maker) -> FloatArray:
+    """Return rows with the loss scale that the step was made with: it is read after `apply` has moved it.
+
+    A LossScaleOptimizer halves it after a bad step, and sets its step counter to 0 when it doubles it.
+    """
+    if maker.shape.scaling != "dynamic":
+        return rows
+    scale, count = ROW_HEAD + 1, len(maker.shape.places)
+    is_bad = rows[:, -2 - count : -2].sum(1) > 0
+    is_doubled = ~is_bad & (rows[:, -1] == 0)
+    rows = rows.copy()
+    rows[:, scale] *= np.where(is_bad, 2.0, np.where(is_doubled, 0.5, 1.0))
+    return rows
+
+
+def _scaler_step(optimizer: Optimizer) -> Tensor:
+    counter = getattr(optimizer, "step_counter", None)
+    return _f64(1) if counter is None else _f64(tf.convert_to_tensor(counter))
+
+
+def _f64(value: Value) -> Tensor:
+    return tf.cast(value, tf.float64)
+
+
+def _tensor(value: Value) -> Value:
+    """Return what a compiled function takes; arrays of other makes go through numpy."""
+    if value is None or isinstance(value, tf.Tensor | tf.Variable | tf.IndexedSlices):
+        return value
+    return tf.convert_to_tensor(np.asarray(value))

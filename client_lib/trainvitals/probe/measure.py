@@ -1,0 +1,114 @@
+"""What is computed inside the training graph: how large the gradients are, and what is not finite.
+
+Only operations: no variables of its own, no state, nothing read back. The sums of squares run in every step;
+everything that costs a second pass over memory sits in a branch that is taken when a number is suspicious.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from trainvitals.probe.types import Tensor
+
+# A float32 sum of squares below this has lost terms to underflow: squares below 1.2e-38 are denormal or 0.
+SMALLEST_SAFE_SUM = 1e-30
+NOT_MEASURED = -1.0  # counts are never negative
+EXTRAS = 3  # input, label and weight elements that are not finite
+
+
+def gradient_numbers(
+    gradients: Sequence[Tensor],
+    loss: Tensor | None,
+    inputs: Sequence[Tensor] | None,
+    labels: Sequence[Tensor] | None,
+    weights: Sequence[Tensor] | None,
+) -> Tensor:
+    """Return float64 `[3 + 2n]`: the extras, n half sums of squares, n counts of non-finite elements.
+
+    The half sums are exact enough at every magnitude: where float32 cannot hold one, it is computed again,
+    scaled by the largest element. The extras count `inputs`, `labels` and `weights`, and are `NOT_MEASURED`
+    unless the loss or a gradient is not finite (None: out of reach).
+    """
+    halves = [_half_sum_of_squares(gradient) for gradient in gradients]
+    rough = tf.stack(halves) if _same_dtype(halves) else tf.stack([_f64(half) for half in halves])
+    total = tf.reduce_sum(rough)
+    watched = total if loss is None else total + tf.cast(loss, total.dtype)
+    is_normal = tf.logical_and(tf.math.is_finite(watched), total >= SMALLEST_SAFE_SUM)
+    count = len(gradients)
+
+    def normal() -> Tensor:
+        constant = tf.constant([NOT_MEASURED] * EXTRAS + [0.0] * count, tf.float64)
+        return tf.concat([constant[:EXTRAS], _f64(rough), constant[EXTRAS:]], 0)
+
+    def suspicious() -> Tensor:
+        bad = tf.stack([_count_nonfinite(gradient) for gradient in gradients])
+        is_bad = tf.reduce_sum(bad) > 0.0
+        if loss is not None:
+            is_bad = tf.logical_or(is_bad, tf.logical_not(tf.math.is_finite(loss)))
+        extras = tf.cond(
+            is_bad,
+            lambda: tf.stack([_count_all(inputs), _count_all(labels), _count_all(weights)]),
+            lambda: tf.constant([NOT_MEASURED] * EXTRAS, tf.float64),
+        )
+        rescaled = tf.stack([_rescaled_half_sum(gradient) for gradient in gradients])
+        return tf.concat([extras, tf.where(tf.equal(bad, 0.0), rescaled, _f64(rough)), bad], 0)
+
+    return tf.cond(is_normal, normal, suspicious)
+
+
+def dense(gradient: Tensor, use_xla: bool) -> Tensor:
+    """Return a tensor with the norm of `gradient`: rows of IndexedSlices that share an index are added up."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.convert_to_tensor(gradient)
+    if use_xla:  # no tf.unique there: its result has no static shape
+        return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
+    unique, places = tf.unique(tf.reshape(gradient.indices, [-1]))
+    return tf.math.unsorted_segment_sum(gradient.values, places, tf.size(unique))
+
+
+def is_measurable(tensor: object) -> bool:
+    """Return True for what can hold a NaN: real floating point tensors."""
+    dtype = getattr(tensor, "dtype", None)
+    return dtype is not None and tf.as_dtype(dtype).is_floating and getattr(tensor, "shape", None) is not None
+
+
+def as_scalar(value: Tensor) -> Tensor:
+    """Return a float64 scalar; a loss that has a value for each sample is optimised as their sum."""
+    tensor = tf.convert_to_tensor(value)
+    return _f64(tensor if tensor.shape.rank == 0 else tf.reduce_sum(tensor))
+
+
+def _f64(value: Tensor) -> Tensor:
+    return tf.cast(value, tf.float64)
+
+
+def _same_dtype(tensors: Sequence[Tensor]) -> bool:
+    return len({tensor.dtype for tensor in tensors}) == 1
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)
+
+
+def _half_sum_of_squares(gradient: Tensor) -> Tensor:
+    return tf.nn.l2_loss(_wide(gradient))
+
+
+def _rescaled_half_sum(gradient: Tensor) -> Tensor:
+    wide = _wide(gradient)
+    largest = tf.reduce_max(tf.abs(wide))
+    scaled = wide / tf.where(largest > 0, largest, tf.ones_like(largest))
+    return tf.square(_f64(largest)) * _f64(tf.nn.l2_loss(scaled))
+
+
+def _count_nonfinite(tensor: Tensor) -> Tensor:
+    return _f64(tf.math.count_nonzero(tf.logical_not(tf.math.is_finite(tensor))))
+
+
+def _count_all(tensors: Sequence[Tensor] | None) -> Tensor:
+    if tensors is None:
+        return tf.constant(NOT_MEASURED, tf.float64)
+    counts = [_count_nonfinite(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    return tf.add_n(counts) if counts else tf.constant(0.0, tf.float64)

@@ -1,0 +1,55 @@
+"""A ring of rows in device memory: the graph writes one for each step, the host reads them now and then.
+
+A row is a float64 vector that begins with its step. The ring is a plain variable: no model, optimizer or
+checkpoint knows of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from trainvitals.probe.types import Tensor
+from trainvitals.wire import FloatArray
+
+SMALLEST_CAPACITY = 128  # at 1 ms a step the host comes by every 50 rows
+EMPTY = -1.0  # a step that no row has
+
+
+class Ring:
+    """`capacity` rows of `width` numbers; the oldest are overwritten."""
+
+    def __init__(self, width: int, capacity: int) -> None:
+        self.width = width
+        self.capacity = capacity
+        with tf.init_scope():
+            self._rows = tf.Variable(
+                tf.fill([capacity, width], tf.constant(EMPTY, tf.float64)),
+                trainable=False,
+                name="trainvitals_ring",
+            )
+        self._seen = -1
+
+    def write(self, step: Tensor, row: Tensor) -> None:
+        """Put `row` in the place of int64 `step`; to be called in the graph or eagerly."""
+        place = tf.reshape(tf.math.floormod(step, self.capacity), [1])
+        self._rows.scatter_update(tf.IndexedSlices(row[tf.newaxis], place))
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._rows.assign(tf.fill([self.capacity, self.width], tf.constant(EMPTY, tf.float64)))
+        self._seen = -1
+
+    def read(self) -> FloatArray:
+        """Return the rows that are new since the last read, `[n, width]`, in order of their steps."""
+        rows: FloatArray = np.asarray(self._rows.numpy())
+        rows = rows[rows[:, 0] > self._seen]
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        if len(rows):
+            self._seen = int(rows[-1, 0])
+        return rows
+
+
+def capacity_for(steps_per_execution: int) -> int:
+    """Return how many rows hold two executions, so that none is overwritten before the host comes by."""
+    return max(SMALLEST_CAPACITY, 2 * steps_per_execution)

@@ -1,0 +1,172 @@
+"""HealthReporter: the Keras callback. It passes Keras's hooks on to a `Fit` and keeps our failures in."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec
+
+import keras
+
+from trainvitals import wire
+from trainvitals.fit import Fit
+from trainvitals.identity import identify
+from trainvitals.session import Session
+
+_log = logging.getLogger("trainvitals")
+_P = ParamSpec("_P")
+
+
+def _guarded(
+    hook: Callable[Concatenate[HealthReporter, _P], None],
+) -> functools._Wrapped[Concatenate[HealthReporter, _P], None, Concatenate[HealthReporter, _P], None]:
+    """Keep a failure of ours out of the training: one log line, then the reporter is off."""
+
+    @functools.wraps(hook)
+    def run(self: HealthReporter, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if self._is_off:
+            return
+        try:
+            hook(self, *args, **kwargs)
+        except Exception:
+            self._is_off = True
+            _log.warning("trainvitals failed and is off for this run; your training goes on", exc_info=True)
+
+    return run
+
+
+class HealthReporter(keras.callbacks.Callback):
+    """Streams the vital signs of `fit` to a trainvitals server.
+
+    ```python
+    model.fit(x, y, callbacks=[HealthReporter("http://localhost:8765", project="resnet", name="lr 3e-4")])
+    ```
+
+    It never stops, slows down or changes the training: a server that is away costs one log line.
+
+    Args:
+        url: The server; else `TRAINVITALS_URL`, else http://127.0.0.1:8765.
+        project: The group of runs that this one belongs to.
+        name: What the run is called on the page.
+        run_id: Give the id of an earlier run to go on with it; else a new one.
+        token: What the server asks for; else `TRAINVITALS_TOKEN`.
+        tags: Words to find the run by.
+        config: Settings of yours to show with the run.
+        group: A name that several runs share, such as one search over learning rates.
+        on_incident: Called with each `IncidentNotice`, in a thread of its own.
+        spool_dir: Where to keep what the server has not taken yet.
+        rank: The number of this process among those that train together.
+        console: Print one line at the onset of an incident and one at its end.
+    """
+
+    # Keras may call `on_train_batch_end` from a thread, as it does without us: turning that off would make
+    # it wait for the device in every step. That hook only looks at one number.
+    async_safe = True
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        project: str = "default",
+        name: str | None = None,
+        run_id: str | None = None,
+        token: str | None = None,
+        tags: Sequence[str] = (),
+        config: Mapping[str, object] | None = None,
+        group: str | None = None,
+        on_incident: Callable[[wire.IncidentNotice], None] | None = None,
+        spool_dir: str | Path | None = None,
+        rank: int | None = None,
+        console: bool = True,
+    ) -> None:
+        super().__init__()
+        identity = identify(
+            url,
+            project=project,
+            name=name,
+            run_id=run_id,
+            token=token,
+            tags=tags,
+            config=config,
+            group=group,
+            rank=rank,
+        )
+        self._session = Session(identity, on_incident=on_incident, spool_dir=spool_dir, console=console)
+        self._is_off = False
+        self._fit: Fit | None = None
+        self._was_finite = True
+        self._thread = 0
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._session.identity.run_id
+
+    @property
+    def dashboard_url(self) -> str:
+        """The address of the run's page."""
+        return self._session.identity.dashboard_url
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out the model and what is measured of it: a copy is a run of its own."""
+        fresh = {"_fit": None, "_is_off": False, "_was_finite": True, "_model": None, "params": None}
+        return {**self.__dict__, **fresh}
+
+    @_guarded
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Put our train function in."""
+        if self._fit is None:
+            self._fit = Fit(self._session)
+        self._thread, self._was_finite = threading.get_ident(), True
+        self._fit.begin(self.model, self.params or {})
+
+    @_guarded
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Start the clock of the epoch's first step."""
+        self._was_finite = True
+        if self._fit is not None:
+            self._fit.start_clock()
+
+    @_guarded
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Let the coming call of the train function count."""
+        if self._fit is not None:
+            self._fit.arm()
+
+    @_guarded
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Ask for the rows at once when the running loss turns non-finite (it stays so all epoch)."""
+        loss = (logs or {}).get("loss")
+        if not isinstance(loss, float) or math.isfinite(loss) or not self._was_finite:
+            return
+        self._was_finite = False
+        if self._fit is not None:
+            self._fit.hurry(is_training_thread=threading.get_ident() == self._thread)
+
+    @_guarded
+    def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Say that a validation may take long."""
+        if self._fit is not None:
+            self._fit.begin_validation()
+
+    @_guarded
+    def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Say that training goes on."""
+        if self._fit is not None:
+            self._fit.end_validation()
+
+    @_guarded
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Send the epoch's rows and what Keras computed over it."""
+        if self._fit is not None:
+            self._fit.end_epoch(epoch, logs or {})
+
+    @_guarded
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Put the user's train function back and say goodbye."""
+        if self._fit is not None:
+            self._fit.end()
