@@ -95,6 +95,11 @@ class Courier:
         return self._talk is not None and self._talk.is_welcomed
 
     @property
+    def is_linking(self) -> bool:
+        """Return whether a link is being opened."""
+        return self._talk is not None and not self._talk.is_welcomed
+
+    @property
     def sent_seq(self) -> int:
         """The highest seq that was sent on the present link, or is acknowledged."""
         return max(self._backlog.acked_seq, self._talk.next_seq - 1 if self._talk is not None else 0)
@@ -230,7 +235,9 @@ class Courier:
         talk.next_seq = min(talk.next_seq, seq)
         talk.in_flight.clear()
         talk.in_flight_bytes = 0
-        self._hold_until = hold_until
+        self._hold_until = max(
+            self._hold_until, hold_until
+        )  # a jump behind a busy frame is no reason to hurry
 
     def _send(self, talk: _Talk, now: float) -> None:
         batch = []

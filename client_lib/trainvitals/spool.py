@@ -32,6 +32,7 @@ MAGIC = b"TVSPOOL1"
 SEGMENT_BYTES = 1 << 20  # what is read at once, and the unit in which acknowledged frames leave the disk
 MAX_BYTES = 512 << 20  # of one session; a day without a server for most models
 HEAD = "head.frames"
+_LONGEST_BYTES = 8 * SEGMENT_BYTES  # no segment of ours grows so long; a file that does is none
 _RECORD = struct.Struct("<IIQQ")  # length, crc, first seq, last seq
 _CHECKED = struct.Struct("<QQ")
 
@@ -322,7 +323,8 @@ def _read(path: Path, first_seq: int, last_seq: int | None) -> Iterator[Frame]:
     """Yield a segment's frames, in order; whatever is missing up to `last_seq` is one `Gap` at the end."""
     expected = first_seq
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_LONGEST_BYTES)
     except OSError:
         data = b""
     for seq, last, payload in _records(data):

@@ -155,7 +155,7 @@ def _converse(courier: Courier, backlog: Backlog, wake: threading.Event, clock: 
         if failure is not None and (failure.trouble != "unreachable" or courier.tries >= MAX_TRIES):
             break
         if deadline > now and not backlog.is_empty:
-            wake.wait(deadline - now)
+            wake.wait(min(deadline - now, 60.0))
             wake.clear()
     courier.close()
 

@@ -20,6 +20,7 @@ import socket
 import ssl
 import struct
 import sys
+import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -260,6 +261,42 @@ class HttpLink:
         if abrupt and sock is not None:
             with contextlib.suppress(OSError):  # it is closed already
                 sock.shutdown(socket.SHUT_RDWR)
+
+
+class MemoryTransport:
+    """A server in this process, for tests: `answer` gets each message and returns the answers to it."""
+
+    def __init__(self, answer: Callable[[bytes], Sequence[bytes]]) -> None:
+        self._answer = answer
+
+    def link(self) -> Link:
+        """Return a new link to the server."""
+        return MemoryLink(self._answer)
+
+
+class MemoryLink:
+    """Delivers answers from within `send`; an `answer` that raises LinkError breaks it."""
+
+    def __init__(self, answer: Callable[[bytes], Sequence[bytes]]) -> None:
+        self._answer = answer
+        self._deliver: Deliver = lambda message: None
+        self._closed = threading.Event()
+
+    def run(self, hello: bytes, deliver: Deliver) -> None:
+        """Answer `hello` and wait for the end."""
+        self._deliver = deliver
+        self.send([hello])
+        self._closed.wait()
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Answer each frame."""
+        for frame in frames:
+            for answer in self._answer(frame):
+                self._deliver(answer)
+
+    def close(self, *, abrupt: bool = False) -> None:
+        """End `run`."""
+        self._closed.set()
 
 
 def ingest_url(url: str) -> str:
