@@ -2,25 +2,135 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from msgspec.structs import replace
 
-from trainvitals.wire import Environment, Layer
-from trainvitals_server.detect.rates import RateSummary
-from trainvitals_server.incident import Incident
+from trainvitals_server.catalogue import CATALOGUE
+from trainvitals_server.causes import Case, Context, Guess, open_case, rank, with_texts
+from trainvitals_server.detect.rows import Flags
+from trainvitals_server.incident import Incident, Weights
+from trainvitals_server.verdicts import verdict_of
 
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What is known about the run beside its rows."""
-
-    environment: Environment = Environment()
-    layers: tuple[Layer, ...] = ()
-    checkpoints: tuple[int, ...] = ()
-    rates: RateSummary = RateSummary()
+SURE = 0.9  # above it a cause is stated, below it is "likely"
+MAX_WHY = 8
+MAX_BAD_LAYERS = 32
 
 
 def tell(incident: Incident, context: Context) -> Incident:
     """Return the incident in words."""
-    return replace(incident, verdict=f"{incident.kind} since step {incident.onset_step}")
+    case = open_case(incident, context)
+    guesses = rank(case)
+    layers = _bad_layers(case.facts)
+    layer = _first_bad_layer(case, guesses, layers)
+    weights = _weights(case)
+    return replace(
+        incident,
+        layer=layer,
+        verdict=verdict_of(case),
+        why=_why(case, guesses, layers, weights)[:MAX_WHY],
+        next=_next(case, guesses, weights),
+        weights=weights,
+        causes=[with_texts(guess) for guess in guesses],
+        first_bad_layers=layers[:MAX_BAD_LAYERS],
+    )
+
+
+def _bad_layers(facts: Flags) -> list[str]:
+    """Return the layers with non-finite gradients in the first bad row, where the trouble entered first.
+
+    The backward pass runs from the loss to the input: among some bad layers the last in the model's order is
+    where it began.
+    """
+    text = facts.get("bad_layers")
+    names = text.split("\n") if isinstance(text, str) and text else []
+    return names[::-1]
+
+
+def _first_bad_layer(case: Case, guesses: list[Guess], layers: list[str]) -> str | None:
+    if layers and len(layers) < int(case.facts.get("layers") or 0):
+        return layers[0]
+    return (guesses[0].layer if guesses else None) or case.incident.layer
+
+
+def _weights(case: Case) -> Weights:
+    incident, facts = case.incident, case.facts
+    usable: bool | None = None
+    since: int | None = None
+    bad = [finding for finding in incident.findings if finding.facts.get("weights_nonfinite")]
+    if bad:
+        usable, since = False, bad[0].onset_step
+    elif any(finding.facts.get("weights_survived") for finding in incident.findings) or incident.kind in (
+        "validation_nonfinite",
+        "transient_overflow",
+    ):
+        usable = True
+    elif incident.kind == "loss_spike":
+        usable = True if facts.get("outcome") == "recovered" else None
+    elif _was_skipped(case):
+        usable = True
+    elif (case.is_nonfinite and (facts.get("grad_nonfinite") or facts.get("gradient_nonfinite"))) or (
+        case.is_growing and incident.state != "withdrawn"
+    ):
+        usable, since = False, incident.onset_step
+    before = [step for step in case.context.checkpoints if step < incident.onset_step]
+    return Weights(usable=usable, bad_since=since, last_checkpoint_step=max(before, default=None))
+
+
+def _was_skipped(case: Case) -> bool:
+    """Whether the scaler kept the bad gradient out of the weights."""
+    facts = case.facts
+    if case.incident.kind == "loss_scale_collapse":
+        return facts.get("loss_scale") != 0.0
+    return case.is_nonfinite and bool(facts.get("skipped"))
+
+
+def _why(case: Case, guesses: list[Guess], layers: list[str], weights: Weights) -> list[str]:
+    lines = [evidence.text for evidence in case.incident.evidence[:3]]
+    for best in guesses[:1]:
+        word = "" if best.confidence >= SURE else "Likely: "
+        lines.append(f"{word}{CATALOGUE[best.cause].title}.")
+        lines += best.supports[:3]
+    lines += _about_layers(case, layers)
+    lines += _about_weights(weights)
+    return lines
+
+
+def _about_layers(case: Case, layers: list[str]) -> list[str]:
+    total = int(case.facts.get("layers") or 0)
+    if not layers:
+        return []
+    if len(layers) >= total:
+        text = (
+            f"All {total} layers have non-finite gradients at once: it came from the forward pass or the loss, "
+            "and the gradients alone cannot name the layer."
+        )
+    else:
+        text = (
+            f"{len(layers)} of {total} layers have non-finite gradients; going back from the loss, "
+            f"{layers[0]} is first."
+        )
+    return [text]
+
+
+def _about_weights(weights: Weights) -> list[str]:
+    if weights.usable is None:
+        return []
+    if weights.usable:
+        return ["The weights are still good."]
+    return [f"The weights are bad since step {weights.bad_since}."]
+
+
+def _next(case: Case, guesses: list[Guess], weights: Weights) -> list[str]:
+    if not guesses:
+        return ["Nothing: this is how a loss scaler finds its scale."]
+    lines = [CATALOGUE[guesses[0].cause].fix]
+    if weights.usable is False:
+        if weights.last_checkpoint_step is not None:
+            lines.append(
+                f"Restart from the checkpoint of step {weights.last_checkpoint_step}: it is "
+                f"older than the onset."
+            )
+        else:
+            lines.append(f"Do not use weights saved at or after step {weights.bad_since}.")
+    if case.is_nonfinite and guesses[0].confidence < SURE:
+        lines.append(CATALOGUE["unknown"].fix)
+    return lines

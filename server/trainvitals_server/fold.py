@@ -13,12 +13,13 @@ import msgspec
 from trainvitals.wire import Bye, Environment, Event, Hello, Layer, Layout
 from trainvitals_server.batch import Batch
 from trainvitals_server.book import Book, precedence
+from trainvitals_server.causes import Context
 from trainvitals_server.detect.gradient import GradientFold
 from trainvitals_server.detect.loss import LossFold
 from trainvitals_server.detect.overflow import OverflowFold
 from trainvitals_server.detect.rates import RateFold
 from trainvitals_server.detect.validation import ValidationFold
-from trainvitals_server.diagnose import Context, tell
+from trainvitals_server.diagnose import tell
 from trainvitals_server.finding import Finding
 from trainvitals_server.incident import Incident
 

@@ -118,7 +118,8 @@ class LossFold(msgspec.Struct):
             Finding(
                 kind=kind, severity="critical", onset_step=onset, detected_step=row.step,
                 nonfinite_step=row.step, evidence=(evidence, *before),
-                facts={**self._band_facts(), **row.flags, "loss_nonfinite": True, "previous_loss": self.last_value,
+                facts={**self._band_facts(), **row.flags, "loss_nonfinite": True,
+                       "previous_loss": self.last_value,
                        "previous_height": self.band.height(self.last_value) if self.rows else None,
                        "excursion_rows": self.excursion.rows if self.excursion else 0},
             )

@@ -1,0 +1,265 @@
+"""The texts of every cause: what it is, what to do in words, and Keras code that does it.
+
+Only texts; which cause applies is decided in `causes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One cause. `title` completes the sentence "Most likely ..."."""
+
+    title: str
+    fix: str
+    snippet: str = ""
+
+
+CATALOGUE: dict[str, Entry] = {
+    "learning_rate_too_high": Entry(
+        "the learning rate is too high",
+        "Go back to weights from before the onset and train on with a learning rate 3 to 10 "
+        "times lower, or warm it up over the first few hundred steps; clip the gradient norm.",
+        """\
+import keras
+
+rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+model.compile(optimizer=type(model.optimizer)(learning_rate=rate / 10, clipnorm=1.0), loss=model.loss)
+""",
+    ),
+    "no_gradient_clipping": Entry(
+        "nothing limits the size of a step: gradients are not clipped",
+        "Clip the gradients by their norm. It bounds what one bad batch or one long sequence can do.",
+        """\
+import keras
+
+rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+model.compile(optimizer=type(model.optimizer)(learning_rate=rate, global_clipnorm=1.0), loss=model.loss)
+""",
+    ),
+    "initialisation": Entry(
+        "the model starts outside the range in which its loss is defined or its signals stay small",
+        "Look at the very first batch: print the outputs' range. Use the default initialisers "
+        "(glorot_uniform, he_normal for ReLU), normalise the inputs, and keep the last "
+        "layer's outputs where the loss is defined.",
+        """\
+import keras
+
+layer = keras.layers.Dense(64, activation="relu", kernel_initializer="he_normal")
+normalise = keras.layers.Normalization()  # normalise.adapt(x_train) before fit
+""",
+    ),
+    "log_of_zero": Entry(
+        "the logarithm of zero: a probability reached exactly 0 or 1",
+        "Let the loss work on logits (`from_logits=True`, no sigmoid or softmax at the end), "
+        "or clip the argument of the logarithm.",
+        """\
+from keras import ops
+
+
+def safe_bce(y, p):
+    p = ops.clip(p, 1e-7, 1 - 1e-7)
+    return -ops.mean(y * ops.log(p) + (1 - y) * ops.log(1 - p))
+
+
+fresh = type(model.optimizer).from_config(model.optimizer.get_config())
+model.compile(optimizer=fresh, loss=safe_bce)
+""",
+    ),
+    "log_of_negative": Entry(
+        "the logarithm of a negative number",
+        "Check the range of what goes into the logarithm, targets included: standardised "
+        "targets are negative. Take log1p of raw non-negative values, or use a loss that is "
+        "defined for them.",
+        """\
+from keras import ops
+
+
+def safe_msle(y, p):
+    return ops.mean(ops.square(ops.log1p(ops.relu(y)) - ops.log1p(ops.relu(p))))
+
+
+model.compile(optimizer="adam", loss=safe_msle)
+""",
+    ),
+    "division_by_zero": Entry(
+        "a division by zero",
+        "Add a small constant to the denominator, or use `divide_no_nan`. Look for empty "
+        "masks, empty classes, a batch whose sum or variance is 0.",
+        """\
+from keras import ops
+
+
+def dice(y, p, smooth=1.0):
+    axes = tuple(range(1, len(p.shape)))
+    overlap = ops.sum(y * p, axis=axes)
+    return ops.mean(1 - (2 * overlap + smooth) / (ops.sum(y, axis=axes) + ops.sum(p, axis=axes) + smooth))
+""",
+    ),
+    "sqrt_gradient_at_zero": Entry(
+        "the gradient of a square root at zero is infinite",
+        "Put a small constant under the root. The value hardly changes, the gradient becomes "
+        "finite. Duplicate pairs and zero vectors are what triggers it.",
+        """\
+import keras
+from keras import ops
+
+distance = keras.layers.Lambda(
+    lambda t: ops.sqrt(ops.sum(ops.square(t[0] - t[1]), axis=-1, keepdims=True) + 1e-12)
+)
+""",
+    ),
+    "pow_gradient_at_zero": Entry(
+        "the gradient of a power with exponent below one is infinite at zero",
+        "Keep the base away from zero: `ops.maximum(base, 1e-7) ** gamma`, or use an exponent "
+        "of at least one.",
+        """\
+from keras import ops
+
+
+def focal(y, p, gamma=0.5):
+    pt = y * p + (1 - y) * (1 - p)
+    return ops.mean(-(ops.maximum(1 - pt, 1e-6) ** gamma) * ops.log(pt + 1e-7))
+""",
+    ),
+    "where_gradient": Entry(
+        "`where` selects the safe branch, but the gradient of the other one is still "
+        "computed: 0 times infinity is NaN",
+        "Make the argument safe first, then select (the double where).",
+        """\
+from keras import ops
+
+
+def safe_log(x):
+    positive = x > 0
+    return ops.where(positive, ops.log(ops.where(positive, x, ops.ones_like(x))), ops.zeros_like(x))
+""",
+    ),
+    "exp_overflow": Entry(
+        "an exponential overflows",
+        "Subtract the maximum before the exponential, or use the library's softmax, logsumexp "
+        "or softplus, which do.",
+        """\
+import keras
+
+probabilities = keras.layers.Softmax()  # or activation="softmax"; never exp(z) / sum(exp(z)) by hand
+""",
+    ),
+    "float16_mask_overflow": Entry(
+        "a mask value at the very end of float16's range: adding a score to it gives -inf, "
+        "and softmax of a row of -inf is NaN",
+        "Use half of the dtype's minimum for the mask (or compute scores and softmax in "
+        "float32). Rows that are masked completely need a value they can still add to.",
+        """\
+import numpy as np
+from keras import ops
+
+
+def add_mask(score, mask):
+    low = np.array(np.finfo("float16").min / 2, "float16")
+    return score + ops.cast(low, score.dtype) * (1 - ops.cast(mask, score.dtype))[:, None, :]
+""",
+    ),
+    "float16_activation_overflow": Entry(
+        "an activation is beyond float16's range (65504)",
+        "Let the layer that overflows compute in float32, normalise its input, or use bfloat16.",
+        """\
+import keras
+
+layer = keras.layers.Dense(32, dtype="float32")  # only the layer that overflows
+keras.mixed_precision.set_global_policy("mixed_bfloat16")  # or the whole model, where the device has it
+""",
+    ),
+    "float16_overflow": Entry(
+        "values leave float16's range (65504) on the way forward or back",
+        "Use mixed_bfloat16, or float32 for the layers that overflow (normalisation, softmax, the loss).",
+        """\
+import keras
+
+keras.mixed_precision.set_global_policy("mixed_bfloat16")
+""",
+    ),
+    "bad_input": Entry(
+        "the data: a batch with NaN or infinite inputs",
+        "Find and drop or repair these samples before training; check the column they come from.",
+        """\
+import numpy as np
+
+good = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+print(f"{(~good).sum()} bad samples, first at {np.flatnonzero(~good)[:10]}")
+x, y = x[good], y[good]
+""",
+    ),
+    "bad_label": Entry(
+        "the labels: NaN, infinite, or outside the range that the loss is defined for",
+        "Check the labels' range: class ids run from 0 to classes - 1, probabilities from 0 to 1.",
+        """\
+import numpy as np
+
+print("labels from", np.min(y), "to", np.max(y), "bad:", (~np.isfinite(np.asarray(y, "float64"))).sum())
+good = np.isfinite(np.asarray(y, "float64")).reshape(len(y), -1).all(axis=1)
+x, y = x[good], y[good]
+""",
+    ),
+    "optimizer_epsilon": Entry(
+        "Adam's epsilon is too small: with the loss near zero sqrt(v) decays to round-off, "
+        "and dividing by it turns noise into a full step",
+        "Raise epsilon (1e-4 to 1e-7), or stop once the loss is this low. Gradient clipping "
+        "does not help: Adam divides the clipped gradient just the same.",
+        """\
+import keras
+
+rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+model.compile(optimizer=keras.optimizers.Adam(rate, epsilon=1e-4), loss=model.loss)
+""",
+    ),
+    "float16_variables": Entry(
+        "the variables themselves are float16: Adam's epsilon of 1e-8 is zero there",
+        "Use mixed_float16 (float32 variables, float16 computation) instead of a pure float16 model.",
+        """\
+import keras
+
+keras.mixed_precision.set_global_policy("mixed_float16")  # not keras.config.set_floatx("float16")
+""",
+    ),
+    "loss_scale_floor": Entry(
+        "the gradient is not finite at any loss scale, and Keras halves the scale without a "
+        "floor until it is 0",
+        "The scale is not the fault: find what makes the gradient non-finite (the layer named "
+        "here first). Until then stop the run before the scale reaches 0, because the first "
+        "good step after that writes NaN into every weight.",
+        """\
+import keras
+
+
+class StopAtScaleFloor(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if float(self.model.optimizer.dynamic_scale) < 1:
+            self.model.stop_training = True
+""",
+    ),
+    "data_outlier": Entry(
+        "one batch that is unlike the others",
+        "Look at this batch: outliers, wrong units, corrupt targets. A robust loss (Huber) or "
+        "gradient clipping limits what one batch can do.",
+        """\
+import keras
+
+model.compile(optimizer=keras.optimizers.Adam(1e-3, clipnorm=1.0), loss=keras.losses.Huber())
+""",
+    ),
+    "unknown": Entry(
+        "a cause that these signals cannot tell apart",
+        "Run the failing step once more with `tf.debugging.enable_check_numerics()` and "
+        "`run_eagerly=True`: it names the first operation whose result is not finite.",
+        """\
+import tensorflow as tf
+
+tf.debugging.enable_check_numerics()
+fresh = type(model.optimizer).from_config(model.optimizer.get_config())
+model.compile(optimizer=fresh, loss=model.loss, run_eagerly=True)
+""",
+    ),
+}

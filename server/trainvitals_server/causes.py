@@ -1,0 +1,281 @@
+"""Causes: which explanations fit an incident, how well, and what speaks for and against each. Pure.
+
+Without a replay of the failing step the pattern speaks, the operations of the traced step, and the counts of
+that row. A confidence above 0.9 means that a count proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from trainvitals.wire import Environment, Layer
+from trainvitals_server.catalogue import CATALOGUE
+from trainvitals_server.detect.rates import RateSummary
+from trainvitals_server.detect.rows import Flags
+from trainvitals_server.incident import Cause, Incident
+from trainvitals_server.suspects import Suspect, suspects_of
+
+MAX_CAUSES = 4
+NONFINITE_KINDS = frozenset({"sudden_nan", "nonfinite_gradient", "nonfinite_weight", "bad_batch"})
+GROWING_KINDS = frozenset({"gradual_divergence", "fast_divergence", "exploding_gradient"})
+TINY_EPSILON = 1e-7  # Keras' default; the trouble begins where sqrt(v) comes near it
+ADAM_LIKE = ("Adam", "AdamW", "Nadam", "Adamax", "RMSprop", "Adagrad", "LAMB", "Lamb")
+CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
+RECURRENT = ("RNN", "LSTM", "GRU")
+RECENT_STEPS = 200  # a learning rate raised so shortly before the onset is part of the story
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known about the run beside its rows."""
+
+    environment: Environment = field(default_factory=Environment)
+    layers: tuple[Layer, ...] = ()
+    checkpoints: tuple[int, ...] = ()
+    rates: RateSummary = field(default_factory=RateSummary)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One incident with its context, and what follows from both."""
+
+    incident: Incident
+    context: Context
+    facts: Flags
+    suspects: list[Suspect]
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether the trouble grew out of finite values."""
+        kind = self.incident.kind
+        return kind in GROWING_KINDS or (kind == "immediate_blowup" and "height" in self.facts)
+
+    @property
+    def is_nonfinite(self) -> bool:
+        """Whether it came out of the blue, non-finite."""
+        kind = self.incident.kind
+        return kind in NONFINITE_KINDS or (kind == "immediate_blowup" and not self.is_growing)
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the run computes in float16."""
+        policy = self.context.environment.dtype_policy
+        return "float16" in policy and "bfloat16" not in policy
+
+    @property
+    def is_loss_bad(self) -> bool:
+        """Whether the loss itself was not finite in the row that gave it away."""
+        return bool(self.facts.get("loss_nonfinite"))
+
+    def of_kind(self, *kinds: str) -> list[Suspect]:
+        """Return the suspects of these kinds, unguarded ones first."""
+        return [suspect for suspect in self.suspects if suspect.kind in kinds]
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A cause before it gets its texts."""
+
+    cause: str
+    confidence: float
+    supports: list[str] = field(default_factory=list)
+    against: list[str] = field(default_factory=list)
+    layer: str | None = None
+
+
+def open_case(incident: Incident, context: Context) -> Case:
+    """Return the case of an incident: the first finding's facts lead, later ones add what it lacked."""
+    facts: Flags = {}
+    for finding in incident.findings:
+        if finding.detected_step <= incident.detected_step or finding.kind == "loss_spike":
+            facts = {**finding.facts, **facts}
+    return Case(incident, context, facts, suspects_of(context.environment, context.layers))
+
+
+def rank(case: Case) -> list[Guess]:
+    """Return the explanations, the best first; only what needs none has none."""
+    guesses = [guess for rule in RULES for guess in rule(case)]
+    guesses.sort(key=lambda guess: -guess.confidence)
+    if not guesses and case.incident.kind != "transient_overflow":
+        return [Guess("unknown", 0.2)]
+    return guesses[:MAX_CAUSES]
+
+
+def with_texts(guess: Guess) -> Cause:
+    """Return the cause with fix and code from the catalogue."""
+    entry = CATALOGUE[guess.cause]
+    return Cause(
+        cause=guess.cause, confidence=round(guess.confidence, 2), supports=guess.supports,
+        against=guess.against, fix=entry.fix, snippet=entry.snippet,
+    )  # fmt: skip
+
+
+def _data(case: Case) -> Iterator[Guess]:
+    for name, cause, word in (("input", "bad_input", "inputs"), ("label", "bad_label", "labels")):
+        count = case.facts.get(f"{name}_nonfinite")
+        if isinstance(count, float) and count > 0:
+            yield Guess(cause, 0.97, [f"{count:g} values of the {word} of this batch are not finite"])
+        elif case.is_nonfinite and count is None and not case.suspects:
+            yield Guess(cause, 0.15, [f"the {word} of this batch were not looked at"])
+
+
+def _half(case: Case) -> Iterator[Guess]:
+    if not case.is_half or not (case.is_nonfinite or case.incident.kind == "loss_scale_collapse"):
+        return
+    clean = _inputs_are_clean(case)
+    for suspect in case.of_kind("float16_limit_constant")[:1]:
+        said = [f"a half-precision constant at the end of its range: {suspect.name}"]
+        if case.is_loss_bad:
+            said.append("the loss itself is not finite, so it is not the scaler's doing")
+        after = [] if case.is_loss_bad else ["the loss is finite"]
+        yield Guess(
+            "float16_mask_overflow", 0.85 if case.is_loss_bad else 0.4, said + clean, after, suspect.layer
+        )
+    said = [f"the run computes in {case.context.environment.dtype_policy}"]
+    yield Guess("float16_activation_overflow", 0.35 if case.is_loss_bad else 0.3, said)
+    if not case.is_loss_bad:
+        yield Guess("float16_overflow", 0.32, said)
+
+
+def _undefined(case: Case) -> Iterator[Guess]:
+    """Operations that are undefined somewhere, by whether the loss or only its gradient is bad."""
+    if not case.is_nonfinite:
+        return
+    clean = _inputs_are_clean(case)
+    if case.is_loss_bad:
+        yield from _log(case, clean)
+        yield from _named(case, ("RealDiv", "Reciprocal"), "division_by_zero", 0.4, clean)
+        weight = 0.72 if _has_pair(case, "Exp", "RealDiv") else 0.45
+        yield from _named(case, ("Exp",), "exp_overflow", weight, clean)
+        low = ["the loss itself is not finite, while this trap spoils the gradient first"]
+        yield from _named(case, ("Sqrt",), "sqrt_gradient_at_zero", 0.2, clean, low)
+    else:
+        first = ["the gradient is not finite while the loss is", *clean]
+        yield from _named(case, ("Pow",), "pow_gradient_at_zero", 0.75, first)
+        yield from _named(case, ("Sqrt", "Rsqrt"), "sqrt_gradient_at_zero", 0.7, first)
+        yield from _named(case, ("Log", "RealDiv", "Reciprocal"), "where_gradient", 0.5, first)
+
+
+def _log(case: Case, clean: list[str]) -> Iterator[Guess]:
+    if case.facts.get("rows_before"):
+        start, before = case.facts.get("start"), case.facts.get("previous_loss")
+        low = isinstance(start, float) and isinstance(before, float) and abs(before) < 0.2 * abs(start)
+        said = ["the loss had become small: outputs at the ends of their range"] if low else []
+        yield from _named(case, ("Log",), "log_of_zero", 0.75 if low else 0.6, said + clean)
+    else:
+        yield from _named(case, ("Log",), "log_of_negative", 0.6, ["it fails in the very first step", *clean])
+        yield from _named(case, ("Log",), "log_of_zero", 0.4, clean)
+
+
+def _named(
+    case: Case, kinds: tuple[str, ...], cause: str, confidence: float, said: list[str],
+    against: list[str] | None = None,
+) -> Iterator[Guess]:  # fmt: skip
+    for suspect in case.of_kind(*kinds)[:1]:
+        weight = confidence * (0.25 if suspect.guarded else 1.0)
+        where = f"the traced step contains {suspect.kind}: {suspect.name}"
+        doubts = [*(against or []), *(["Keras guards this one against it"] if suspect.guarded else [])]
+        yield Guess(cause, weight, [where, *said], doubts, suspect.layer)
+
+
+def _has_pair(case: Case, one: str, other: str) -> bool:
+    scopes = {suspect.name.rpartition("/")[0] for suspect in case.of_kind(one) if not suspect.guarded}
+    return any(suspect.name.rpartition("/")[0] in scopes for suspect in case.of_kind(other))
+
+
+def _inputs_are_clean(case: Case) -> list[str]:
+    return ["the inputs of this batch are finite"] if case.facts.get("input_nonfinite") == 0.0 else []
+
+
+def _first_step(case: Case) -> Iterator[Guess]:
+    if case.incident.kind == "immediate_blowup" and not case.is_growing:
+        before = case.facts.get("rows_before")
+        if before:
+            yield Guess("learning_rate_too_high", 0.6, [f"only {before:g} finite rows came before it"])
+        yield Guess("initialisation", 0.45 if not before else 0.3, ["it fails in the very first steps"])
+
+
+def _growth(case: Case) -> Iterator[Guess]:
+    if not case.is_growing:
+        return
+    environment = case.context.environment
+    rate = case.context.rates
+    said, doubts = ["the loss grows from finite values, out of its band"], []
+    if case.incident.kind == "exploding_gradient":
+        said = ["the gradient norm left its range by orders of magnitude"]
+    if rate.last is not None:
+        said.append(f"learning rate {rate.last:.3g}")
+    if rate.raised_step is not None and 0 <= case.incident.onset_step - rate.raised_step <= RECENT_STEPS:
+        said.append(f"it was raised from {rate.raised_from:.3g} at step {rate.raised_step}")
+    if rate.last is not None and rate.highest is not None and rate.last < rate.highest / 10:
+        doubts.append(f"the rate has been higher before ({rate.highest:.3g})")
+    yield Guess("learning_rate_too_high", 0.6 if doubts else 0.8, said, doubts)
+    clipped = [name for name in CLIPS if environment.optimizer_config.get(name)]
+    if clipped:
+        return
+    unsure = [] if environment.optimizer_config else ["the optimizer's settings are not known"]
+    recurrent = [layer.name for layer in case.context.layers if any(word in layer.kind for word in RECURRENT)]
+    said = ["no clipnorm, clipvalue or global_clipnorm is set"] if not unsure else []
+    if recurrent:
+        said.append(f"{recurrent[0]} is recurrent: its gradient is a product over time steps")
+    yield Guess("no_gradient_clipping", 0.7 if recurrent else 0.45 if not unsure else 0.3, said, unsure)
+
+
+def _epsilon(case: Case) -> Iterator[Guess]:
+    kind, environment = case.incident.kind, case.context.environment
+    if kind != "optimizer_epsilon":
+        return
+    before = case.facts.get("norm_before")
+    said = [f"the gradient norm had decayed to {before:.3g}"] if isinstance(before, float) else []
+    doubts: list[str] = []
+    confidence = 0.7
+    epsilon = environment.optimizer_config.get("epsilon")
+    if isinstance(epsilon, float | int):
+        if epsilon <= TINY_EPSILON:
+            confidence = 0.9
+            said.append(f"{environment.optimizer} has epsilon {epsilon:g}")
+        else:
+            confidence = 0.4
+            doubts.append(f"epsilon is {epsilon:g}")
+    if environment.optimizer and environment.optimizer not in ADAM_LIKE:
+        confidence = 0.1
+        doubts.append(f"{environment.optimizer} does not divide by sqrt(v)")
+    yield Guess("optimizer_epsilon", confidence, said, doubts)
+    yield Guess("learning_rate_too_high", 0.25, ["a jump out of a flat region"])
+
+
+def _spike(case: Case) -> Iterator[Guess]:
+    if case.incident.kind == "loss_spike":
+        recovered = case.facts.get("outcome") == "recovered"
+        said = ["one batch, then the loss came back"] if recovered else []
+        yield Guess("data_outlier", 0.6 if recovered else 0.35, said)
+        yield Guess(
+            "learning_rate_too_high", 0.3 if recovered else 0.5, [] if recovered else ["the loss stays high"]
+        )
+
+
+def _scaler(case: Case) -> Iterator[Guess]:
+    if case.incident.kind != "loss_scale_collapse":
+        return
+    said = ["skipping and halving did not help: the gradient is not finite at any scale"]
+    if case.facts.get("settled") is False:
+        said.append("no update was applied since the start")
+    yield Guess("loss_scale_floor", 0.7, said)
+
+
+def _variables(case: Case) -> Iterator[Guess]:
+    half = [layer.name for layer in case.context.layers if layer.dtype == "float16"]
+    if half and (case.is_nonfinite or case.is_growing):
+        yield Guess("float16_variables", 0.8, [f"the variables of {half[0]} are float16"], [], half[0])
+
+
+def _unknown(case: Case) -> Iterator[Guess]:
+    if case.is_nonfinite or case.incident.kind in ("validation_nonfinite", "metric_nonfinite"):
+        yield Guess("unknown", 0.2, ["no count and no operation of the step points anywhere"])
+
+
+Rule = Callable[[Case], Iterator[Guess]]
+RULES: tuple[Rule, ...] = (
+    _data, _half, _undefined, _first_step, _growth, _epsilon, _spike, _scaler, _variables, _unknown,
+)  # fmt: skip
