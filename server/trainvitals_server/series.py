@@ -43,6 +43,11 @@ class Points:
         low, high = np.searchsorted(self.steps, [start, stop])
         return Points(self.steps[low:high], self.values[low:high], self.present[low:high])
 
+    def widen(self, at: Sequence[int], layers: int) -> Points:
+        """Return the rows with `layers` columns, the present ones at the places `at`, the others missing."""
+        missing = np.zeros((len(self), layers), dtype=bool)
+        return Points(self.steps, _place(self.values, at, missing), _place(self.present, at, missing))
+
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
@@ -88,6 +93,26 @@ class Buckets:
         """Return the buckets that begin at the steps start .. stop - 1."""
         low, high = np.searchsorted(self.step, [start, stop])
         return self.take(slice(low, high))
+
+    def widen(self, at: Sequence[int], layers: int) -> Buckets:
+        """Return the buckets with `layers` columns, the present ones at `at`, the others all missing."""
+        missing = np.repeat(self.count[:, np.newaxis], layers, axis=1)
+        nothing, nowhere = np.zeros_like(missing), np.full_like(missing, NO_STEP)
+        return Buckets(
+            step=self.step,
+            last_step=self.last_step,
+            count=self.count,
+            first=_place(self.first, at, nothing),
+            last=_place(self.last, at, nothing),
+            min=_place(self.min, at, nothing),
+            argmin=_place(self.argmin, at, nowhere),
+            max=_place(self.max, at, nothing),
+            argmax=_place(self.argmax, at, nowhere),
+            n_nan=_place(self.n_nan, at, nothing),
+            n_posinf=_place(self.n_posinf, at, nothing),
+            n_neginf=_place(self.n_neginf, at, nothing),
+            n_missing=_place(self.n_missing, at, missing),
+        )
 
 
 def concat_points(parts: Sequence[Points]) -> Points:
@@ -201,6 +226,12 @@ def select(buckets: Buckets, pixels: int, size: int) -> Buckets:
     # An unaligned span touches one window more than it fills, hence the - 1.
     width = -(-span // max(pixels - 1, 1))
     return coarsen(buckets, -(-width // size) * size)
+
+
+def _place(cells: Values, at: Sequence[int], elsewhere: Values) -> Values:
+    found = elsewhere.astype(cells.dtype)
+    found[:, list(at)] = cells
+    return found
 
 
 def _column(numbers: IntArray, like: Values) -> IntArray:

@@ -47,7 +47,7 @@ class SeriesData:
 
 @dataclass(frozen=True, slots=True)
 class SeriesAnswer:
-    """What a chart of a stream gets: the rows of the steps start .. stop - 1."""
+    """What a chart of a stream gets: its rows, all within start .. stop - 1, which is empty without rows."""
 
     run_id: str
     rank: int
@@ -93,6 +93,7 @@ def read_series(
         known = _known(connection, run_id, names)
         is_raw, series = _read(connection, sources, known, pixels)
         gaps = load_gaps(connection, run_id, rank, start, stop)
+    start, stop = (sources[0].start, sources[-1].stop) if sources else (start, start)
     return SeriesAnswer(run_id, rank, start, stop, is_raw, series, branches, gaps)
 
 
@@ -107,12 +108,13 @@ def read_rows(
 
 
 def load_gaps(
-    connection: sqlite3.Connection, run_id: str, rank: int, start: int = 0, stop: int = NEVER
+    connection: sqlite3.Connection, run_id: str, rank: int | None = None, start: int = 0, stop: int = NEVER
 ) -> list[Gap]:
-    """Return what the clients of a stream said they lost within the steps start .. stop - 1."""
+    """Return what the clients of a run, or of one rank, lost within the steps start .. stop - 1."""
     rows = connection.execute(
         "SELECT frame.payload FROM session CROSS JOIN frame USING (run_id, rank, session_id)"
-        " WHERE run_id = ? AND rank = ? AND frame.kind = 'gap' ORDER BY session.ordinal, frame.seq",
+        " WHERE run_id = ? AND rank = coalesce(?, rank) AND frame.kind = 'gap'"
+        " ORDER BY session.ordinal, rank, frame.seq",
         (run_id, rank),
     )
     gaps = (_gap_decoder.decode(payload) for (payload,) in rows)
