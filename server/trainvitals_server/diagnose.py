@@ -100,8 +100,8 @@ def _about_layers(case: Case, layers: list[str]) -> list[str]:
         return []
     if len(layers) >= total:
         text = (
-            f"All {total} layers have non-finite gradients at once: it came from the forward pass or the loss, "
-            "and the gradients alone cannot name the layer."
+            f"All {total} layers have non-finite gradients at once: it came from the forward pass or the "
+            "loss, and the gradients alone cannot name the layer."
         )
     else:
         text = (
