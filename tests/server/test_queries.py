@@ -133,7 +133,7 @@ def test_many_rows_come_in_buckets_that_lose_nothing(site: Site) -> None:
 
 
 def test_a_zoom_is_raw_again_and_both_ends_are_included(site: Site) -> None:
-    answer = site.get("/long/series", **{"names": "loss", "from": 12_344.5, "to": 12_346})
+    answer = site.get("/long/series?from=12344.5&to=12346&names=loss")
     assert answer["raw"]
     assert cells(answer["series"]["loss"]["step"]) == ["12345.0", "12346.0"]
     assert cells(answer["series"]["loss"]["value"])[0] == "NaN"
@@ -244,7 +244,8 @@ def test_incidents_come_in_order_of_detection_with_every_field(site: Site) -> No
     assert incidents[1]["evidence"][0]["value"] == "Infinity"
     assert incidents[1].keys() >= {
         "id", "kind", "severity", "state", "onset_step", "detected_step", "nonfinite_step", "lead_steps",
-        "layer", "rank", "verdict", "why", "next", "weights", "causes", "evidence", "first_bad_operation", "findings",
+        "layer", "rank", "verdict", "why", "next", "weights", "causes", "evidence",
+        "first_bad_operation", "findings",
     }  # fmt: skip
 
 
