@@ -28,13 +28,14 @@ class ServerProcess:
         arguments: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
         launcher: Sequence[str] = _SERVE,
+        port: int = 0,
     ) -> None:
         """`launcher` is what python runs in place of the server, for a test that hurts it from inside."""
         self.data = data
         self.url = ""
         self.lines: list[str] = []
         self._arguments, self._environ, self._launcher = arguments, environ or {}, launcher
-        self._port = 0
+        self.port = port
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
@@ -45,7 +46,7 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start the server and return once it listens."""
-        command = [sys.executable, *self._launcher, "--port", str(self._port), "--data", str(self.data)]
+        command = [sys.executable, *self._launcher, "--port", str(self.port), "--data", str(self.data)]
         self._process = subprocess.Popen(
             [*command, *self._arguments],
             env={**os.environ, **self._environ},
@@ -64,7 +65,12 @@ class ServerProcess:
         if line is None:
             raise RuntimeError(f"the server ended at its start: {self.lines}")
         self.url = line.removeprefix(_READY)
-        self._port = int(self.url.rsplit(":", 1)[1])
+        self.port = int(self.url.rsplit(":", 1)[1])
+
+    def pause(self) -> None:
+        """Let it do nothing more, with its connections open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     def kill(self) -> None:
         """Kill it as a power cut would."""
