@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.server
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from random import Random
@@ -21,7 +21,9 @@ FAULTS = ("close", "close_after", "no_ack", "lose", "busy")
 class Store:
     """What the server keeps: frames by session, each once and in order."""
 
-    def __init__(self, *, random: Random | None = None, fault_rate: float = 0.0) -> None:
+    def __init__(
+        self, *, random: Random | None = None, fault_rate: float = 0.0, faults: Sequence[str] = FAULTS
+    ) -> None:
         self.frames: dict[str, list[wire.Sequenced]] = {}
         self.hellos: list[wire.Hello] = []
         self.heartbeats: list[wire.Heartbeat] = []
@@ -30,6 +32,7 @@ class Store:
         self.faults = 0
         self._random = random or Random(0)
         self._rate = fault_rate
+        self._kinds = faults
 
     def acked(self, session_id: str) -> int:
         kept = self.frames.get(session_id, [])
@@ -51,7 +54,7 @@ class Store:
         if isinstance(frame, wire.Heartbeat):
             self.heartbeats.append(frame)
             return []
-        fault = self._random.choice(FAULTS) if self._random.random() < self._rate else ""
+        fault = self._random.choice(self._kinds) if self._random.random() < self._rate else ""
         self.faults += bool(fault)
         if fault == "close":
             raise LinkError("fault")
@@ -125,13 +128,20 @@ def websocket_server(store: Store, *, status: int = 0, port: int = 0) -> Iterato
 
 
 @contextmanager
-def http_server(store: Store, *, status: int = 200, path: str = "/api/v1/ingest") -> Iterator[str]:
+def http_server(
+    store: Store,
+    *,
+    status: int = 200,
+    path: str = "/api/v1/ingest",
+    headers: Callable[[str | None], object] = lambda authorization: None,
+) -> Iterator[str]:
     """Serve `store` by POST; every upgrade to a websocket is a GET that finds nothing."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
+            headers(self.headers["Authorization"])
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if status != 200 or self.path != path:
                 self._respond(status if status != 200 else 404, b"")
@@ -150,6 +160,7 @@ def http_server(store: Store, *, status: int = 200, path: str = "/api/v1/ingest"
             self._respond(200, wire.join_packet(answers))
 
         def do_GET(self) -> None:
+            headers(self.headers["Authorization"])
             self._respond(404, b"")
 
         def _respond(self, code: int, body: bytes) -> None:

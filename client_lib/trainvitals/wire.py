@@ -433,7 +433,7 @@ def _check(frame: ClientFrame) -> None:
         _check_text("layer kind", [layer.kind for layer in frame.layers])
         if frame.environment is not None:
             _check_environment(frame.environment)
-    elif isinstance(frame, Gap) and frame.last_seq < frame.seq:
+    elif isinstance(frame, Gap) and not frame.seq <= frame.last_seq <= MAX_STEP:
         raise MalformedFrame(f"a gap from {frame.seq} to {frame.last_seq}")
     if not isinstance(frame, Hello | Heartbeat) and not 1 <= frame.seq <= MAX_STEP:
         raise MalformedFrame(f"seq {frame.seq}: it starts at 1")
