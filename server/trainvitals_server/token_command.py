@@ -25,10 +25,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     create = actions.add_parser("create", help="create a token for a program; it is shown once")
     create.add_argument("--name", default="", help="what it is for")
     actions.add_parser("list", help="show the tokens' ids, names and ages")
-    actions.add_parser("link", help="print a login link for a browser; it works once, for an hour")
+    link = actions.add_parser("link", help="print a login link for a browser; it works once, for an hour")
+    for flag in ("--host", "--port", "--public-url"):
+        link.add_argument(flag, default=argparse.SUPPRESS, help="as the server has it")
     actions.add_parser("revoke", help="make a token worthless").add_argument("id", help="as `list` shows it")
     for action in actions.choices.values():
-        settings.add_flags(action)
+        action.add_argument("--data", metavar="DIR", default=argparse.SUPPRESS, help="the server's database")
+        action.add_argument("--config", metavar="FILE", help="the server's TOML file")
 
 
 def run(args: argparse.Namespace) -> int:

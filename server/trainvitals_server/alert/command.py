@@ -24,10 +24,6 @@ class CommandFailed(Exception):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the actions of the command."""
-    parser.add_argument(
-        "--server", help=f"address of the server (default: TRAINVITALS_URL, else {DEFAULT_SERVER})"
-    )
-    parser.add_argument("--token", help="access token (default: TRAINVITALS_TOKEN)")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add = actions.add_parser("add", help="send alerts to an address")
     add.add_argument("url", help="where to post to")
@@ -39,6 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="show the webhooks")
     for name, text in (("test", "send a test message"), ("remove", "send no more alerts to one")):
         actions.add_parser(name, help=text).add_argument("id", help="as `list` shows it")
+    for action in actions.choices.values():
+        action.add_argument(
+            "--server", help=f"address of the server (default: TRAINVITALS_URL, else {DEFAULT_SERVER})"
+        )
+        action.add_argument("--token", help="access token (default: TRAINVITALS_TOKEN)")
 
 
 def run(args: argparse.Namespace) -> int:
