@@ -44,6 +44,7 @@ FORGET = 0.9  # with each new one the old ones count less
 BACK_AT_START = 0.8  # everything learned so far is lost,
 BACK_AT_START_ROWS = 12  # and not for a moment
 FAST_ROWS = 20  # warnings shorter than this are "fast"
+CLEAR_GAIN = 1.5  # a rate that grows by less may be noise
 LIMIT_LOG10 = 38.53  # float32 ends here
 STORY_ROWS = 8
 
@@ -305,6 +306,7 @@ def rows_to_limit(rises: list[float]) -> float:
         return 0.0
     gains = [b / a if a > 0 else 1.0 for a, b in pairwise(rates)]
     gain = min(gains, default=1.0)
+    gain = gain if gain >= CLEAR_GAIN else 1.0
     rows = 0.0
     while left > 0 and rows < 10 * FAST_ROWS:
         rate *= min(max(gain, 1.0), 10.0)
