@@ -1,7 +1,7 @@
 // The REST interface: addresses relative to this module, so that any path prefix works.
 
 import { mustIncident, mustRun, mustRunDetail, mustSeriesAnswer } from "./records.js";
-import { maybeList, maybeObject, maybeText, mustObject } from "./codec.js";
+import { maybeList, maybeNumber, maybeObject, maybeText, mustObject } from "./codec.js";
 
 /** @typedef {import("./state.js").Range} Range */
 
@@ -34,6 +34,11 @@ function runPath(runId) {
   return `api/v1/runs/${encodeURIComponent(runId)}`;
 }
 
+/** @param {string} runId @returns {string} */
+export function exportAddress(runId) {
+  return new URL(`${runPath(runId)}/export.csv`, ROOT).href;
+}
+
 /** @param {string} path @param {RequestInit} [options] @returns {Promise<unknown>} */
 async function request(path, options) {
   const response = await fetch(new URL(path, ROOT), { credentials: "same-origin", ...options });
@@ -43,8 +48,11 @@ async function request(path, options) {
   throw new ApiError(response.status, maybeText(error?.message, "message") ?? `HTTP ${response.status}`);
 }
 
+/** @returns {Promise<{runs: import("./records.js").Run[], total: number}>} the newest runs, and how many there are */
 export async function getRuns() {
-  return maybeList(mustObject(await request("api/v1/runs"), "answer").runs, "runs").map(mustRun);
+  const answer = mustObject(await request("api/v1/runs"), "answer");
+  const runs = maybeList(answer.runs, "runs").map(mustRun);
+  return { runs, total: maybeNumber(answer.total, "total") ?? runs.length };
 }
 
 /** @param {string} runId */

@@ -16,6 +16,7 @@ const ORDER = ["critical", "warning", "none"];
 /** @type {Map<string, Run>} */
 const runs = new Map();
 let isDrawn = false;
+let hidden = 0; // older runs that the server did not list
 
 /** @param {Run} run @returns {number} */
 function urgency(run) {
@@ -46,7 +47,8 @@ function summary(sorted) {
   if (!sorted.length) return "";
   const running = sorted.filter((run) => run.state === "running").length;
   const urgent = sorted.filter((run) => urgency(run) < 2).length;
-  const parts = [counted(sorted.length, "run"), `${running} running`];
+  const older = hidden > 0 ? ` of ${whole(sorted.length + hidden)}` : "";
+  const parts = [counted(sorted.length, "run") + older, `${running} running`];
   return [...parts, urgent ? `${urgent} need${urgent === 1 ? "s" : ""} attention` : "all well"].join(" · ");
 }
 
@@ -154,9 +156,10 @@ async function reload() {
   const problem = byId("problem");
   try {
     const found = await getRuns();
-    const ids = new Set(found.map((run) => run.runId));
+    hidden = found.total - found.runs.length;
+    const ids = new Set(found.runs.map((run) => run.runId));
     for (const id of runs.keys()) if (!ids.has(id)) runs.delete(id);
-    found.forEach(take);
+    found.runs.forEach(take);
     problem.hidden = true;
   } catch (error) {
     problem.textContent = `The list of runs cannot be read: ${error instanceof Error ? error.message : error}`;

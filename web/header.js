@@ -1,39 +1,33 @@
 // The head of the run page and the toolbar of its charts.
 
-import { stopRun } from "./api.js";
+import { exportAddress, stopRun } from "./api.js";
 import { ellipsis, h, stateMark } from "./dom.js";
 import { ago, clipped, speed, whole } from "./format.js";
 import { lastStep, shownRange } from "./state.js";
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./state.js").Action} Action */
+/** @typedef {import("./state.js").RunDetail} Run */
 /** @typedef {(action: Action) => void} Dispatch */
 
 const NAME_CHARS = 400;
 const ALIVE = ["running", "stalled"];
+const STOP_WORDS = ["Stop run", "Really stop?"];
 
-/** @param {State} state @param {Dispatch} dispatch @returns {HTMLElement[]} */
-export function headView(state, dispatch) {
-  const run = state.run;
-  if (!run) return [];
+/** @param {Run} run @returns {HTMLElement[]} */
+export function whoView(run) {
   const context = [run.project, run.group, `started ${ago(run.startedAt, Date.now())}`]
     .filter(Boolean)
     .join(" · ");
   const tags = run.tags.map((tag) => h("span", { class: "tag" }, ellipsis(clipped(tag, 80))));
   return [
-    h(
-      "div",
-      { class: "who" },
-      h("h1", {}, ellipsis(clipped(run.name, NAME_CHARS))),
-      h("p", { class: "muted small" }, ellipsis(clipped(context, NAME_CHARS)), ...tags),
-    ),
-    h("div", { class: "figures" }, ...figures(state)),
-    stopButton(state, dispatch),
-  ].filter((item) => item !== null);
+    h("h1", {}, ellipsis(clipped(run.name, NAME_CHARS))),
+    h("p", { class: "muted small" }, ellipsis(clipped(context, NAME_CHARS)), ...tags),
+  ];
 }
 
 /** @param {State} state @returns {HTMLElement[]} */
-function figures(state) {
+export function figuresView(state) {
   const run = state.run;
   if (!run) return [];
   const figure = (/** @type {string} */ name, /** @type {Node | string} */ value) =>
@@ -45,30 +39,32 @@ function figures(state) {
   ];
 }
 
-/** Asks once more before it stops a training. @param {State} state @param {Dispatch} dispatch */
-function stopButton({ run, runId }, dispatch) {
-  if (!run || !ALIVE.includes(run.state)) return null;
-  if (run.isStopRequested) return h("span", { class: "muted stop" }, "Stop requested");
-  const button = h("button", { type: "button", class: "danger stop", "data-key": "stop" }, "Stop run");
+/** Asks once more before it stops a training. @param {Run} run @param {Dispatch} dispatch @returns {HTMLElement[]} */
+export function stopView(run, dispatch) {
+  if (!ALIVE.includes(run.state)) return [];
+  if (run.isStopRequested) return [h("span", { class: "muted" }, "Stop requested")];
+  const button = h("button", { type: "button", class: "danger", "data-key": "stop" }, STOP_WORDS[0]);
   let isAsked = false;
-  button.addEventListener("blur", () => {
-    isAsked = false;
-    button.textContent = "Stop run";
+  const ask = (/** @type {boolean} */ value) => {
+    isAsked = value;
+    button.textContent = STOP_WORDS[Number(value)];
+  };
+  button.addEventListener("blur", () => ask(false));
+  button.addEventListener("click", () => {
+    if (!isAsked) return ask(true);
+    void stop(run.runId, dispatch);
   });
-  button.addEventListener("click", async () => {
-    if (!isAsked) {
-      isAsked = true;
-      button.textContent = "Really stop?";
-      return;
-    }
-    try {
-      await stopRun(runId);
-      dispatch({ type: "stop-requested" });
-    } catch (error) {
-      dispatch({ type: "problem", text: `Not stopped: ${error instanceof Error ? error.message : error}` });
-    }
-  });
-  return button;
+  return [button];
+}
+
+/** @param {string} runId @param {Dispatch} dispatch */
+async function stop(runId, dispatch) {
+  try {
+    await stopRun(runId);
+    dispatch({ type: "stop-requested" });
+  } catch (error) {
+    dispatch({ type: "problem", text: `Not stopped: ${error instanceof Error ? error.message : error}` });
+  }
 }
 
 /** @param {State} state @param {Dispatch} dispatch @returns {HTMLElement[]} */
@@ -100,6 +96,11 @@ export function toolbarView(state, dispatch) {
     button("→", "Later steps", zoomBy(1, 0.25)),
     button("+", "Zoom in", zoomBy(0.5, 0)),
     button("−", "Zoom out", zoomBy(2, 0)),
+    h(
+      "a",
+      { class: "quiet", href: exportAddress(state.runId), "data-key": "csv", title: "All rows as CSV" },
+      "CSV",
+    ),
   ].filter((item) => item !== null);
 }
 

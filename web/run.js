@@ -6,7 +6,7 @@ import { chartBuilder, drawCharts, loadPlotly } from "./charts.js";
 import { byId, refill } from "./dom.js";
 import { environmentView, firstBadView, layersView } from "./environment.js";
 import { clipped, words } from "./format.js";
-import { headView, toolbarView } from "./header.js";
+import { figuresView, stopView, toolbarView, whoView } from "./header.js";
 import { incidentView } from "./incidents.js";
 import { chartsFor } from "./instruments.js";
 import { openLive } from "./live.js";
@@ -15,6 +15,7 @@ import { hashOf, viewOf } from "./view.js";
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./state.js").Action} Action */
+/** @typedef {import("./state.js").RunDetail} RunDetail */
 
 const DRAW_EVERY_MS = 200; // a chart costs some 20 ms: a few a second leave the machine to the training
 const DETAIL_AFTER_MS = 150; // zooming by wheel or key comes in bursts
@@ -67,12 +68,13 @@ function draw() {
   const changed = (/** @type {(keyof State)[]} */ ...keys) => keys.some((key) => before?.[key] !== now[key]);
   if (changed("problem")) showProblem(now.problem);
   if (changed("link")) showLink(now.link);
-  if (changed("run", "tracks")) refill(byId("head"), ...headView(now, dispatch));
+  if (changed("run", "tracks")) refill(byId("figures"), ...figuresView(now));
+  if (now.run && changed("run")) showRun(now.run, before?.run ?? null);
   if (changed("incidents", "incidentId", "isLoaded") || before?.run?.state !== now.run?.state) {
     refill(byId("incidents"), ...incidentView(now, dispatch));
   }
   if (changed("range", "detail", "run", "tracks")) refill(byId("view"), ...toolbarView(now, dispatch));
-  if (changed("run", "badLayers")) showDetails(now, before);
+  if (now.run && changed("run", "badLayers")) panel("first-bad", firstBadView(now.run, now.badLayers));
   if (changed("range", "rank", "incidentId", "logScale"))
     history.replaceState(null, "", hashOf(now) || location.pathname);
   byId("view").hidden = !now.run;
@@ -81,13 +83,16 @@ function draw() {
   drawCharts(plotly, instruments, now, dispatch, theme());
 }
 
-/** @param {State} now @param {State | null} before */
-function showDetails(now, before) {
-  if (!now.run) return;
-  document.title = `${clipped(now.run.name, 80)} · trainvitals`;
-  panel("first-bad", firstBadView(now.run, now.badLayers));
-  if (before?.run?.environment !== now.run.environment) panel("environment", environmentView(now.run));
-  if (before?.run?.layers !== now.run.layers) panel("layers", layersView(now.run));
+/** @param {RunDetail} run @param {RunDetail | null} before */
+function showRun(run, before) {
+  document.title = `${clipped(run.name, 80)} · trainvitals`;
+  refill(byId("who"), ...whoView(run));
+  // A button that is redrawn at every message would lose the question it asks.
+  if (run.state !== before?.state || run.isStopRequested !== before.isStopRequested) {
+    refill(byId("stop"), ...stopView(run, dispatch));
+  }
+  if (before?.environment !== run.environment) panel("environment", environmentView(run));
+  if (before?.layers !== run.layers) panel("layers", layersView(run));
 }
 
 /** @param {string} id @param {HTMLElement[]} children */
@@ -149,11 +154,12 @@ function wantDetail() {
     const { range, rank } = state;
     if (!range) return;
     try {
+      // one step more on each side, so that the line reaches the edges
       const answer = await getSeries(runId, {
         names: seriesNames(),
         pixels: PIXELS,
         rank,
-        range: { ...range, to: range.to + 1 },
+        range: { from: Math.max(0, range.from - 1), to: range.to + 1 },
       });
       if (rank === state.rank) dispatch({ type: "detail", range, answer });
     } catch (error) {

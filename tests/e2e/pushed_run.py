@@ -1,0 +1,61 @@
+"""A run whose frames a test pushes by POST."""
+
+from __future__ import annotations
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+
+from client_frames import answers, packet
+from server_process import ServerProcess
+from trainvitals import wire
+
+
+class Run:
+    """A run whose frames a test pushes by POST."""
+
+    def __init__(
+        self, server: ServerProcess, run_id: str, name: str | None = None, project: str = "default"
+    ) -> None:
+        self.url = f"{server.url}/runs/{run_id}"
+        self._ingest = f"{server.url}/api/v1/ingest"
+        self._hello = wire.Hello(run_id=run_id, session_id="s1", name=name, project=project)
+        self._seq = self._step = 0
+        self._post()
+
+    def layout(self, layers: list[wire.Layer], environment: wire.Environment) -> None:
+        """Say what the run is made of."""
+        self._seq += 1
+        self._post(wire.Layout(seq=self._seq, layout_id=1, layers=layers, environment=environment))
+
+    def rows(
+        self, loss: npt.ArrayLike, present: npt.ArrayLike | None = None, **columns: npt.ArrayLike
+    ) -> None:
+        """Push the next rows."""
+        self._seq += 1
+        packed = {"loss": wire.Column.pack(loss, present)}
+        packed |= {name: wire.Column.pack(values) for name, values in columns.items()}
+        count = len(np.asarray(loss))
+        self._post(wire.Steps(seq=self._seq, first_step=self._step, count=count, columns=packed))
+        self._step += count
+
+    def lose(self, rows: int, reason: str) -> None:
+        """Declare rows that never come."""
+        self._seq += 1
+        first, last = self._step, self._step + rows - 1
+        gap = wire.Gap(
+            seq=self._seq,
+            last_seq=self._seq,
+            reason=reason,
+            first_step=first,
+            last_step=last,
+            steps_lost=rows,
+        )
+        self._post(gap)
+        self._step += rows
+
+    def _post(self, *frames: wire.ClientFrame) -> None:
+        answer = httpx.post(self._ingest, content=packet([self._hello, *frames]), trust_env=False)
+        answer.raise_for_status()
+        rejects = [frame for frame in answers(answer.content) if isinstance(frame, wire.Reject)]
+        assert rejects == []
