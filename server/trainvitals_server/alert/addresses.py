@@ -24,6 +24,8 @@ _REFUSED: tuple[tuple[Network, str], ...] = (
     (ipaddress.ip_network("2002::/16"), "6to4"),
     (ipaddress.ip_network("2001::/32"), "Teredo"),
     (ipaddress.ip_network("fec0::/10"), "site-local"),
+    (ipaddress.ip_network("192.88.99.0/24"), "6to4"),
+    (ipaddress.ip_network("192.0.0.0/24"), "cloud metadata"),  # private only since some Python 3.11
     (ipaddress.ip_network("168.63.129.16/32"), "cloud metadata"),
 )
 

@@ -13,7 +13,8 @@ _FENCE = "```"
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]"
 )  # the last ones turn text around
-_SLACK_MARKS = re.compile(r"([*_~`@])")
+# An underscore inside a word marks nothing up, and people copy names such as learning_rate.
+_SLACK_MARKS = re.compile(r"([*~`@]|(?<![^\W_])_|_(?![^\W_]))")
 _DISCORD_MARKS = re.compile(r"([\\*_~`|>\[\]()<#:@-])")
 _GAP = "\u200b"  # zero width: breaks a mention or a mark without being seen
 
@@ -46,7 +47,7 @@ def slack_url(url: str) -> str:
 
 
 def slack_code(text: str, limit: int) -> str:
-    """Return `text` as a code block of Slack."""
+    """Return `text` as a code block of Slack, to be copied: no gaps, an @ in code mentions nobody."""
     safe = _slack_entities(plain(text)).replace(_FENCE, "'''")
     return f"{_FENCE}\n{_clip_whole(safe, limit - 8, r'&[a-z]{0,3}$')}\n{_FENCE}"
 
@@ -58,8 +59,8 @@ def discord(text: str, limit: int) -> str:
 
 
 def discord_code(text: str, limit: int) -> str:
-    """Return `text` as a block of Python of Discord."""
-    safe = plain(text).replace(_FENCE, "'''").replace("@", f"@{_GAP}")
+    """Return `text` as a block of Python of Discord, to be copied as it is."""
+    safe = plain(text).replace(_FENCE, "'''")
     return f"{_FENCE}py\n{clip(safe, limit - 10)}\n{_FENCE}"
 
 

@@ -37,7 +37,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-def test_message(now: float) -> Message:
+def trial_message(now: float) -> Message:
     """Return what the test button sends."""
     return Message(event="test", at=now, text=_TEST)
 

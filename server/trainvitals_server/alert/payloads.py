@@ -25,6 +25,7 @@ _CUTS = (
 )  # characters a text, items a list: the next one where the last is too big
 _SLACK_HEADER, _SLACK_SECTION = 150, 3_000
 _DISCORD_TITLE, _DISCORD_DESCRIPTION, _DISCORD_FIELD, _DISCORD_TOTAL = 256, 2_000, 1_000, 6_000
+_DISCORD_LEAST = 50  # what is left below this is not worth a field
 _COLOURS = {"critical": 0xD32F2F, "warning": 0xF57C00, "info": 0x1976D2}
 _COLOUR_OVER = 0x388E3C
 _MAX_KEYS = 64  # of an object; an incident has fewer
@@ -42,6 +43,8 @@ def generic(message: Message, base_url: str) -> bytes:
     if message.incident is not None:
         incident = msgspec.to_builtins(message.incident)
         del incident["findings"]  # internal, and on the page
+        for seen in incident["evidence"]:
+            seen.setdefault("value", None)  # missing, which is not NaN
     data = {
         "text": story.headline,
         "url": page_url(message, base_url),
@@ -86,14 +89,14 @@ def _discord_text(story: Story) -> dict[str, Any]:
     texts: dict[str, Any] = {"fields": []}
     for title, text in story.paragraphs:
         if not title:
-            texts["description"] = markup.discord(text, min(_DISCORD_DESCRIPTION, left))
-            left -= _DISCORD_DESCRIPTION
-        elif left > 0:
-            value = markup.discord(text, min(_DISCORD_FIELD, left))
+            texts["description"] = markup.discord(text, _DISCORD_DESCRIPTION)
+            left -= markup.units(texts["description"])
+        elif left > _DISCORD_LEAST:
+            value = markup.discord(text, min(_DISCORD_FIELD, left - len(title)))
             texts["fields"].append({"name": title, "value": value})
             left -= len(title) + markup.units(value)
-    if story.snippet and left > _DISCORD_FIELD:
-        code = markup.discord_code(story.snippet, _DISCORD_FIELD)
+    if story.snippet and left > _DISCORD_LEAST:
+        code = markup.discord_code(story.snippet, min(_DISCORD_FIELD, left - len("Fix")))
         texts["fields"].append({"name": "Fix", "value": code})
     return texts
 

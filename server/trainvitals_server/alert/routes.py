@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict
 
 from trainvitals_server.alert.endpoint import Endpoint, Format, check_url, guess_format, mask_secret, mask_url
-from trainvitals_server.alert.message import test_message
+from trainvitals_server.alert.message import trial_message
 from trainvitals_server.alert.signing import check_secret, new_secret
 from trainvitals_server.errors import Conflict, NotFound
 from trainvitals_server.responses import JsonResponse
@@ -110,7 +110,7 @@ async def test_webhook(webhook_id: str, services: Parts) -> JsonResponse:
         endpoint = _find(c, webhook_id)
         if endpoint.disabled_at is not None:
             raise Conflict(f"webhook {webhook_id} does not send: {endpoint.disabled_why}")
-        return outbox.add_message(c, webhook_id, test_message(now), now, due_at=now)
+        return outbox.add_message(c, webhook_id, trial_message(now), now, due_at=now)
 
     message_id = await _write(services, enqueue)
     return JsonResponse(await _tried(services, message_id))

@@ -10,6 +10,7 @@ from trainvitals_server.codec import spell_number
 from trainvitals_server.finding import Evidence
 from trainvitals_server.incident import Cause, Incident, Weights
 
+MAX_URL_CHARS = 2_000  # Discord takes 2,048; our own run ids are short
 _MAX_LINES = 6  # of each list: a chat message is a summary, the page has the rest
 
 
@@ -44,8 +45,9 @@ def tell(message: Message, base_url: str) -> Story:
 
 def page_url(message: Message, base_url: str) -> str:
     """Return the address of the run's page; of the board where there is no run."""
-    base = base_url.rstrip("/")
-    return f"{base}/runs/{quote(message.run.run_id, safe='')}" if message.run else f"{base}/"
+    board = base_url.rstrip("/") + "/"
+    page = f"{board}runs/{quote(message.run.run_id, safe='')}" if message.run else board
+    return page if len(page) <= MAX_URL_CHARS else board
 
 
 def _bullets(lines: list[str]) -> str:
