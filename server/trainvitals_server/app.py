@@ -48,12 +48,7 @@ def create_app(config: Config) -> FastAPI:
 
 
 def _install(app: FastAPI, services: Services, name: str) -> None:
-    try:
-        part = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and error.name.startswith("trainvitals_server"):
-            return  # not written yet
-        raise
+    part = importlib.import_module(name)
     if hasattr(part, "install"):
         part.install(app, services)
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -30,6 +30,7 @@ from trainvitals_server.store import runs, streams, summaries
 from trainvitals_server.store.database import Database
 from trainvitals_server.store.runs import Appended, StreamKey
 from trainvitals_server.store.summaries import RunSummary
+from trainvitals_server.watcher import Watcher
 
 T = TypeVar("T")
 
@@ -86,6 +87,9 @@ class Pipeline:
         self._board: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._compactor = Compactor(database, clock)
+        self._watcher = Watcher(
+            database, enqueue_alerts=enqueue_alerts, on_change=self._announce_lives, clock=clock
+        )
         self._detector = Detector(
             database,
             new_fold=new_fold,
@@ -100,6 +104,7 @@ class Pipeline:
         self._loop = asyncio.get_running_loop()
         self._detector.start()
         await self._compactor.start()
+        await self._watcher.start()
         self._board = asyncio.create_task(self._tell_board())
 
     async def close(self) -> None:
@@ -107,6 +112,7 @@ class Pipeline:
         if self._board is not None:
             self._board.cancel()
         await self._compactor.close()
+        await self._watcher.close()
         await asyncio.to_thread(self._detector.close)
 
     async def open(self, hello: wire.Hello) -> Stream:
@@ -116,6 +122,7 @@ class Pipeline:
             Busy, StorageFailed: nothing was opened.
         """
         now = self._clock()
+        self._watcher.heard(StreamKey(hello.run_id, hello.rank, hello.session_id))
         stream = await self._write(lambda connection: _open(connection, hello, now))
         self._detector.wake(hello.run_id)
         self._changed_runs[hello.run_id] = None
@@ -130,6 +137,7 @@ class Pipeline:
         """
         taken, batches, malformed = _decode(stream, frames)
         now, key = self._clock(), stream.key
+        self._watcher.heard(key)
         appended = await self._write(
             lambda connection: runs.append_frames(connection, *key, taken, now, self._config.max_series)
         )
@@ -161,6 +169,7 @@ class Pipeline:
         """Note until when the session must be heard from again."""
         now = self._clock()
         promised_at = now + min(max(heartbeat.next_within_s, 0.0), MAX_PROMISE_S)
+        self._watcher.heard(stream.key, promised_at)
         with contextlib.suppress(Busy):  # then frames are coming in, which says the same
             self._database.write(lambda c: runs.keep_promise(c, stream.key, promised_at, now))
 
@@ -168,9 +177,11 @@ class Pipeline:
         """Send notices about the stream to `notify` until the function that is returned is called."""
         listeners = self._listeners.setdefault(stream.key, [])
         listeners.append(notify)
+        self._watcher.joined(stream.key)
 
         def stop() -> None:
             listeners.remove(notify)
+            self._watcher.left(stream.key)
             if not listeners:
                 self._listeners.pop(stream.key, None)
 
@@ -234,6 +245,10 @@ class Pipeline:
     def _announce_from_thread(self, changed: Changed) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._announce, changed)
+
+    def _announce_lives(self, changed: Changed, run_ids: Iterable[str]) -> None:
+        self._announce(changed)
+        self._changed_runs.update(dict.fromkeys(run_ids))
 
     def _announce(self, changed: Changed) -> None:
         for incident, change in changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import dataclasses
 import os
@@ -19,6 +20,8 @@ from trainvitals_server.errors import ConfigError
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from trainvitals_server.services import Services
 
 SHUTDOWN_S = 5  # for requests that are under way; then they are cut off
 BACKLOG = 2048
@@ -76,11 +79,14 @@ def _build(config: Config) -> uvicorn.Server:
             await super().startup(list(sockets or ()))
             if self.started:
                 sys.stdout.write(f"listening on {_address(config)}\n")
+                sys.stdout.write(await asyncio.to_thread(_how_to_get_in, services))
                 sys.stdout.flush()
 
+    app = create_app(config)
+    services: Services = app.state.services
     return Server(
         uvicorn.Config(
-            create_app(config),
+            app,
             ws="websockets-sansio",
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_per_message_deflate=False,  # a deflate bomb costs memory; rows compress badly anyway
@@ -91,6 +97,16 @@ def _build(config: Config) -> uvicorn.Server:
             server_header=False,
         )
     )
+
+
+def _how_to_get_in(services: Services) -> str:
+    from trainvitals_server.access import first_token, login_link
+
+    link, token = login_link(services), first_token(services)
+    lines = [] if link is None else [f"open in a browser, once, within the hour: {link}"]
+    if token is not None:
+        lines.append(f"token for reporters (TRAINVITALS_TOKEN), shown this once: {token}")
+    return "".join(line + "\n" for line in lines)
 
 
 def _address(config: Config) -> str:

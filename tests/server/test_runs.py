@@ -176,21 +176,6 @@ def test_a_deleted_run_leaves_nothing_behind(store: Store) -> None:
         store.do(lambda c: runs.delete_run(c, "run"))
 
 
-def test_the_board_lists_newest_first_and_filters(store: Store) -> None:
-    store.open(hello("b", project="p", started_at=NOW + 5))
-    store.open(hello("c", project="p", group="g", started_at=NOW + 9))
-
-    def ids(**filters: str) -> list[str]:
-        return [run.run_id for run in store.do(lambda c: summaries.list_runs(c, **filters))]  # type: ignore[arg-type]
-
-    assert ids() == ["c", "b", "run"]
-    assert ids(project="p") == ["c", "b"]
-    assert ids(group="g") == ["c"]
-    assert ids(state="finished") == []
-    page = store.do(lambda c: summaries.list_runs(c, limit=1, offset=1))
-    assert [run.run_id for run in page] == ["b"]
-
-
 def test_a_fold_reads_on_from_where_it_is_earlier_sessions_first(store: Store) -> None:
     store.append(steps(1, 0, [1.0]), wire.Event(seq=2, step=0, kind="message"))
     store.open(hello(session_id="a2", session_ordinal=1))

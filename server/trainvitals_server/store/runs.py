@@ -290,11 +290,6 @@ def refresh_state(connection: sqlite3.Connection, run_id: str) -> str:
     return state
 
 
-def set_state(connection: sqlite3.Connection, run_id: str, state: str) -> None:
-    """Say that the run is `stalled` or `crashed`; the next frame that comes says otherwise."""
-    connection.execute("UPDATE run SET state = ? WHERE run_id = ?", (state, run_id))
-
-
 def keep_promise(connection: sqlite3.Connection, key: StreamKey, promised_at: float, now: float) -> None:
     """Note until when the session said it would be heard from again."""
     connection.execute(

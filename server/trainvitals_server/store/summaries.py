@@ -79,26 +79,6 @@ class RunDetail(RunSummary, frozen=True, kw_only=True):
     layer_series: list[str]
 
 
-def list_runs(
-    connection: sqlite3.Connection,
-    *,
-    project: str | None = None,
-    state: str | None = None,
-    group: str | None = None,
-    limit: int = PAGE,
-    offset: int = 0,
-) -> list[RunSummary]:
-    """Return a page of runs, the newest first."""
-    wanted = {"project": project, "state": state, "run_group": group}
-    chosen = {column: value for column, value in wanted.items() if value is not None}
-    where = " AND ".join(f"{column} = ?" for column in chosen) or "1"
-    rows = connection.execute(
-        f"SELECT {_COLUMNS} FROM run WHERE {where} ORDER BY created_at DESC, run_id LIMIT ? OFFSET ?",
-        (*chosen.values(), limit, offset),
-    ).fetchall()
-    return [_summary(connection, row) for row in rows]
-
-
 def find_summaries(connection: sqlite3.Connection, run_ids: Sequence[str]) -> list[RunSummary]:
     """Return the summaries of those of `run_ids` that exist."""
     rows = [
