@@ -104,7 +104,8 @@ class Sender:
         with self._lock:
             self._layout_id += 1
             layout_id = self._layout_id
-        self._put(wire.Layout(seq=1, layout_id=layout_id, layers=list(layers), environment=environment))
+        named = [replace(layer, name=wire.clip(layer.name)) for layer in layers]
+        self._put(wire.Layout(seq=1, layout_id=layout_id, layers=named, environment=environment))
         return layout_id
 
     def rows(self, rows: Rows) -> None:
@@ -199,8 +200,10 @@ class Sender:
 
 def _plain(value: object, depth: int = 0) -> Any:  # noqa: ANN401 - the data of an event is free
     """Return `value` as what a message can carry: text is bounded, numpy numbers become Python's."""
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | float):
         return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else str(value)[: wire.MAX_NAME_CHARS]
     if isinstance(value, str):
         return wire.clip(value, wire.MAX_TEXT_CHARS)
     if isinstance(value, np.generic):

@@ -138,7 +138,7 @@ def _upload(
     report.lost = Counter(gaps) + backlog.dropped
     report.left = backlog.last_seq - max(backlog.acked_seq, first - 1)
     if had < first - 1 and courier.welcome_seq is not None:
-        report.lost["not_kept"] += first - 1 - had
+        report.lost["not_kept"] += first - 1 - had - sum(had < seq < first for seq in layouts)
     if courier.failure is not None and report.left:
         report.trouble = courier.failure.message
     if backlog.is_empty:

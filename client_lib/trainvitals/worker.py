@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -30,6 +31,8 @@ SPOOL_RETRY_S = 2.0  # a full disk is not asked more often
 GRACE_S = 5.0  # a server that restarts is back by then; nobody needs a line about it
 GIVE_UP_S = 2.0  # somebody waits, and the server was not there for so long: it will not come
 TELL_AGAIN_S = 600.0
+
+_UNSENDABLE = (ValueError, TypeError, IndexError, KeyError, OverflowError, RecursionError)
 
 _log = logging.getLogger("trainvitals")
 
@@ -59,6 +62,7 @@ class Worker:
         self._hello = hello
         self._head = b""
         self._layouts: list[bytes] = []
+        self._widths: dict[int, int] = {}  # layers of each layout that was kept
         self._spool = Spool(
             session_directory(options.spool_dir, hello.run_id, hello.session_id),
             lambda: [self._head, *self._layouts],
@@ -91,7 +95,7 @@ class Worker:
     def run(self) -> None:
         """Work until the intake is closed, then keep what is left on disk."""
         try:
-            self._begin()
+            self.begin()
             while True:
                 now = self._options.clock()
                 delivery = self._intake.take(now)
@@ -103,9 +107,9 @@ class Worker:
             self.has_failed = True
             _log.exception("the sender failed; the training goes on without it")
         finally:
-            self._end()
+            self.end()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Count the session, unless somebody did; not in the caller's thread, for it is disk work."""
         if self._head:
             return
@@ -130,8 +134,7 @@ class Worker:
         deadline = min(deadline, self._persist(now, is_connected))
         self._backlog.trim(self.courier.sent_seq)
         self._tell(now)
-        self._answer(now)
-        return deadline
+        return min(deadline, self._answer(now))
 
     def _wait(self, deadline: float) -> None:
         due = self._intake.due_at()
@@ -153,15 +156,29 @@ class Worker:
 
     def _frame_rows(self, rows: list[Rows], now: float) -> None:
         try:
-            pieces = [piece for joined in join(rows) for piece in split(joined)]
-        except (ValueError, TypeError, IndexError, KeyError) as error:
-            self._invalid(rows, str(error), now)
+            fitting = [self._fitting(one, now) for one in rows]
+            pieces = [piece for joined in join(fitting) for piece in split(joined)]
+        except _UNSENDABLE as error:
+            if len(rows) > 1:  # one of them is wrong: the others need not go with it
+                for one in rows:
+                    self._frame_rows([one], now)
+            else:
+                self._invalid(rows, str(error), now)
             return
         for piece in pieces:
             try:
                 self._backlog.append(partial(_steps, piece), now)
-            except (ValueError, TypeError) as error:
+            except _UNSENDABLE as error:
                 self._invalid([piece], str(error), now)
+
+    def _fitting(self, rows: Rows, now: float) -> Rows:
+        """Return `rows` without layer columns that fit no layout: the server would refuse the frame."""
+        width = self._widths.get(rows.layout_id)
+        if all(values.ndim == 2 and values.shape[1] == width for values, _ in rows.layer_columns.values()):
+            return rows
+        self._intake.count("layers_unknown", len(rows))
+        self._once("layers", now, "cannot send the values of layers: they do not fit their layout")
+        return replace_fields(rows, layer_columns={})
 
     def _keep(self, draft: wire.Layout | wire.Event | wire.Bye | wire.Gap, now: float) -> None:
         def numbered(seq: int) -> wire.Sequenced:
@@ -171,10 +188,11 @@ class Worker:
 
         try:
             frame = self._backlog.append(lambda seq: _checked(numbered(seq)), now)
-        except (ValueError, TypeError) as error:
+        except _UNSENDABLE as error:
             self._invalid([], str(error), now)
             return
-        if frame.kind == "layout":
+        if isinstance(draft, wire.Layout):
+            self._widths[draft.layout_id] = len(draft.layers)
             self._layouts.append(frame.payload)
             self._spool.remember(frame.payload)
 
@@ -204,20 +222,19 @@ class Worker:
             return self._spool_retry_at
         return self._backlog.unkept_since() + patience
 
-    def _answer(self, now: float) -> None:
+    def _answer(self, now: float) -> float:
+        """Answer who waits, if there is an answer; return when there is one at the latest."""
+        failure = self.courier.failure
+        deadline = float("inf")
         for ticket in list(self._intake.tickets):
             if self._intake.is_empty and self._backlog.is_empty:
                 self._intake.answer(ticket, True)
-            elif ticket.tries is not None and self._is_hopeless(ticket.tries, now):
-                self._intake.answer(ticket, False)
-
-    def _is_hopeless(self, tries: int, now: float) -> bool:
-        failure = self.courier.failure
-        if failure is None:
-            return False
-        if failure.trouble != "unreachable":
-            return True
-        return self.courier.tries > tries and now - failure.since >= GIVE_UP_S
+            elif failure is not None and ticket.tries is not None:
+                hopeless_at = _hopeless_at(failure, self.courier.tries > ticket.tries)
+                deadline = min(deadline, hopeless_at)
+                if now >= hopeless_at:
+                    self._intake.answer(ticket, False)
+        return deadline
 
     def _notice(self, notice: Notice) -> None:
         if isinstance(notice, wire.IncidentNotice):
@@ -263,12 +280,20 @@ class Worker:
             self._told[topic] = now
             _log.warning("%s", words)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Put what is left on disk and let everything go."""
         self._backlog.persist(float("inf"))
         self.courier.close()
         self._spool.close()
         for ticket in list(self._intake.tickets):
             self._intake.answer(ticket, self._backlog.is_empty)
+
+
+def _hopeless_at(failure: Failure, was_tried: bool) -> float:
+    """Return when waiting for the server is no use any more."""
+    if failure.trouble != "unreachable":
+        return failure.since
+    return failure.since + GIVE_UP_S if was_tried else float("inf")
 
 
 def _steps(rows: Rows, seq: int) -> wire.Steps:
