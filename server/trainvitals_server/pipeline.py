@@ -10,22 +10,17 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
-from urllib.parse import quote
-
-import msgspec
+from typing import TypeVar
 
 from trainvitals import wire
+from trainvitals_server.announcer import Announcer, Notify, Publisher
 from trainvitals_server.batch import Batch, from_frame
 from trainvitals_server.compactor import Compactor
 from trainvitals_server.config import Config
 from trainvitals_server.detector import Changed, Detector, EnqueueAlerts
 from trainvitals_server.errors import Busy
 from trainvitals_server.folding import Fold
-from trainvitals_server.incident import Incident
-from trainvitals_server.speed import Speedometer
 from trainvitals_server.store import runs, streams, summaries
 from trainvitals_server.store.database import Database
 from trainvitals_server.store.runs import Appended, StreamKey
@@ -34,23 +29,7 @@ from trainvitals_server.watcher import Watcher
 
 T = TypeVar("T")
 
-BOARD_S = 1.0  # how often the board hears of a run that goes on
 MAX_PROMISE_S = 24 * 3600.0
-
-Notify = Callable[[wire.ServerFrame], None]
-
-
-class Publisher(Protocol):
-    """The live hub, as far as it is written to."""
-
-    def publish_rows(self, run_id: str, rank: int, batch: Batch) -> None:
-        """Show rows."""
-
-    def publish_incident(self, incident: Incident) -> None:
-        """Show an incident that is new or changed."""
-
-    def publish_run(self, run: RunSummary) -> None:
-        """Show how a run is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,40 +58,33 @@ class Pipeline:
         wake_outbox: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
-        self._database, self._hub, self._config, self._clock = database, hub, config, clock
-        self._wake_outbox = wake_outbox
-        self._speed = Speedometer()
-        self._listeners: dict[StreamKey, list[Notify]] = {}
-        self._changed_runs: dict[str, None] = {}  # the board has not heard of them yet
-        self._board: asyncio.Task[None] | None = None
+        self._database, self._config, self._clock = database, config, clock
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._compactor = Compactor(database, clock)
-        self._watcher = Watcher(
-            database, enqueue_alerts=enqueue_alerts, on_change=self._announce_lives, clock=clock
+        self._announcer = Announcer(
+            database, hub, base_url=config.base_url, wake_outbox=wake_outbox, clock=clock
         )
+        self._compactor = Compactor(database, clock)
         self._detector = Detector(
             database,
             new_fold=new_fold,
             load_fold=load_fold,
             enqueue_alerts=enqueue_alerts,
-            on_change=self._announce_from_thread,
+            on_change=self._detected,
             clock=clock,
         )
+        self._watcher = Watcher(database, enqueue_alerts=enqueue_alerts, on_change=self._watched, clock=clock)
 
     async def start(self) -> None:
-        """Start judging what is stored and what comes."""
+        """Start to judge what is stored and what comes."""
         self._loop = asyncio.get_running_loop()
         self._detector.start()
-        await self._compactor.start()
-        await self._watcher.start()
-        self._board = asyncio.create_task(self._tell_board())
+        for part in (self._announcer, self._compactor, self._watcher):
+            await part.start()
 
     async def close(self) -> None:
         """Stop, with every fold saved."""
-        if self._board is not None:
-            self._board.cancel()
-        await self._compactor.close()
-        await self._watcher.close()
+        for part in (self._watcher, self._compactor, self._announcer):
+            await part.close()
         await asyncio.to_thread(self._detector.close)
 
     async def open(self, hello: wire.Hello) -> Stream:
@@ -125,7 +97,7 @@ class Pipeline:
         self._watcher.heard(StreamKey(hello.run_id, hello.rank, hello.session_id))
         stream = await self._write(lambda connection: _open(connection, hello, now))
         self._detector.wake(hello.run_id)
-        self._changed_runs[hello.run_id] = None
+        self._announcer.run(hello.run_id)
         return stream
 
     async def accept(self, stream: Stream, frames: Sequence[wire.Sequenced]) -> Appended:
@@ -135,35 +107,25 @@ class Pipeline:
             Busy, StorageFailed: nothing was stored.
             NotFound: the run was deleted meanwhile.
         """
+        self._watcher.heard(stream.key)
         taken, batches, malformed = _decode(stream, frames)
-        now, key = self._clock(), stream.key
-        self._watcher.heard(key)
+        now, cap = self._clock(), self._config.max_series
         appended = await self._write(
-            lambda connection: runs.append_frames(connection, *key, taken, now, self._config.max_series)
+            lambda connection: runs.append_frames(connection, *stream.key, taken, now, cap)
         )
         stream.acked_seq = appended.acked_seq
-        self._follow(stream, appended.stored, batches, now)
+        if appended.stored:
+            self._stored(stream, appended.stored, batches)
         return appended if appended.reject else appended._replace(reject=malformed)
 
-    def _follow(
-        self,
-        stream: Stream,
-        stored: Sequence[wire.Sequenced],
-        batches: Mapping[int, Batch],
-        now: float,
-    ) -> None:
-        if not stored:
-            return
-        key = stream.key
-        for frame in stored:
+    def _stored(self, stream: Stream, frames: Sequence[wire.Sequenced], batches: Mapping[int, Batch]) -> None:
+        for frame in frames:
             if isinstance(frame, wire.Layout):
                 stream.layouts[frame.layout_id] = tuple(frame.layers)
             elif isinstance(frame, wire.Steps) and not stream.is_late:
-                batch = batches[frame.seq]
-                self._hub.publish_rows(key.run_id, key.rank, batch)
-                self._speed.note(key.run_id, int(batch.steps[-1]), now)
-        self._detector.wake(key.run_id)
-        self._changed_runs[key.run_id] = None
+                self._announcer.rows(stream.key, batches[frame.seq])
+        self._detector.wake(stream.key.run_id)
+        self._announcer.run(stream.key.run_id)
 
     def heartbeat(self, stream: Stream, heartbeat: wire.Heartbeat) -> None:
         """Note until when the session must be heard from again."""
@@ -174,16 +136,13 @@ class Pipeline:
             self._database.write(lambda c: runs.keep_promise(c, stream.key, promised_at, now))
 
     def listen(self, stream: Stream, notify: Notify) -> Callable[[], None]:
-        """Send notices about the stream to `notify` until the function that is returned is called."""
-        listeners = self._listeners.setdefault(stream.key, [])
-        listeners.append(notify)
+        """Say that the stream has a connection, for notices, until the returned function is called."""
+        stop_listening = self._announcer.listen(stream.key, notify)
         self._watcher.joined(stream.key)
 
         def stop() -> None:
-            listeners.remove(notify)
+            stop_listening()
             self._watcher.left(stream.key)
-            if not listeners:
-                self._listeners.pop(stream.key, None)
 
         return stop
 
@@ -194,11 +153,8 @@ class Pipeline:
             NotFound: if there is no such run.
         """
         await self._write(lambda connection: runs.request_stop(connection, run_id, reason))
-        self._changed_runs[run_id] = None
-        for key, listeners in self._listeners.items():
-            if key.run_id == run_id:
-                for notify in listeners:
-                    notify(wire.Command(name="stop", reason=reason))
+        self._announcer.run(run_id)
+        self._announcer.command(run_id, wire.Command(name="stop", reason=reason))
 
     async def patch(
         self, run_id: str, *, name: str | None, tags: Sequence[str] | None, notes: str | None
@@ -214,7 +170,7 @@ class Pipeline:
             return summaries.find_summaries(connection, [run_id])[0]
 
         summary = await self._write(change)
-        self._changed_runs[run_id] = None
+        self._announcer.run(run_id)
         return summary
 
     async def delete(self, run_id: str) -> None:
@@ -228,66 +184,24 @@ class Pipeline:
 
     def steps_per_s(self, run_id: str) -> float | None:
         """Return how fast the run is just now, or None where nothing comes in."""
-        return self._speed.steps_per_s(run_id, self._clock())
-
-    def changed(self, run_id: str) -> None:
-        """Tell the board about the run within a second."""
-        self._changed_runs[run_id] = None
+        return self._announcer.steps_per_s(run_id)
 
     def run_url(self, run_id: str) -> str:
         """Return the address of the run's page."""
-        return f"{self._config.base_url}/runs/{quote(run_id, safe='')}"
+        return self._announcer.run_url(run_id)
 
     async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        future: Future[T] = self._database.write(job)
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(self._database.write(job))
 
-    def _announce_from_thread(self, changed: Changed) -> None:
+    def _detected(self, changed: Changed) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._announce, changed)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: whoever listened is gone
+            self._loop.call_soon_threadsafe(self._announcer.incidents, changed)
 
-    def _announce_lives(self, changed: Changed, run_ids: Iterable[str]) -> None:
-        self._announce(changed)
-        self._changed_runs.update(dict.fromkeys(run_ids))
-
-    def _announce(self, changed: Changed) -> None:
-        for incident, change in changed:
-            self._hub.publish_incident(incident)
-            self._changed_runs[incident.run_id] = None
-            if change != "updated" and incident.severity != "info" and not incident.late:
-                self._tell_client(incident)
-        self._wake_outbox()
-
-    def _tell_client(self, incident: Incident) -> None:
-        notice = wire.IncidentNotice(
-            incident_id=incident.id,
-            kind=incident.kind,
-            severity=incident.severity,
-            state=incident.state,
-            onset_step=incident.onset_step,
-            detected_step=incident.detected_step,
-            verdict=incident.verdict,
-            url=f"{self.run_url(incident.run_id)}?incident={quote(incident.id, safe='')}",
-        )
-        for key, listeners in self._listeners.items():
-            if (key.run_id, key.rank) == (incident.run_id, incident.rank):
-                for notify in listeners:
-                    notify(notice)
-
-    async def _tell_board(self) -> None:
-        while True:
-            await asyncio.sleep(BOARD_S)
-            run_ids, self._changed_runs = list(self._changed_runs), {}
-            if run_ids:
-                await self._publish_runs(run_ids)
-
-    async def _publish_runs(self, run_ids: Sequence[str]) -> None:
-        found = await asyncio.to_thread(
-            self._database.read, lambda connection: summaries.find_summaries(connection, run_ids)
-        )
-        for summary in found:
-            speed = self.steps_per_s(summary.run_id)
-            self._hub.publish_run(msgspec.structs.replace(summary, steps_per_s=speed))
+    def _watched(self, changed: Changed, run_ids: Iterable[str]) -> None:
+        self._announcer.incidents(changed)
+        for run_id in run_ids:
+            self._announcer.run(run_id)
 
 
 def _open(connection: sqlite3.Connection, hello: wire.Hello, now: float) -> Stream:
