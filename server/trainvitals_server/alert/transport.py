@@ -43,9 +43,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     """Sends to public addresses and to the networks that the operator allowed."""
 
     def __init__(self, allowed: Sequence[Network], *, resolve: Resolve = resolve) -> None:
-        # A connection is never used again: the pool tells hosts apart by address, and two names of one
-        # address must not share a TLS session.
-        self._inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=0))
+        self._inner: httpx.AsyncHTTPTransport | None = None
         self._allowed = tuple(allowed)
         self._resolve = resolve
 
@@ -53,6 +51,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         """Send `request` to the first of its host's judged addresses that takes the connection."""
         host = request.url.raw_host.decode("ascii")
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
+        if self._inner is None:  # reading the root certificates takes longer than the loop may stand still
+            self._inner = await asyncio.to_thread(_new_transport)
         problem: httpx.TransportError | None = None
         for address in await self._judged(host, port):
             try:
@@ -64,7 +64,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Close what is open."""
-        await self._inner.aclose()
+        if self._inner is not None:
+            await self._inner.aclose()
 
     async def _judged(self, host: str, port: int) -> list[str]:
         try:
@@ -76,6 +77,12 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         if not good:
             raise AddressRefused(host, [(address, reason or "") for address, reason in reasons.items()])
         return good[:_MAX_ADDRESSES]
+
+
+def _new_transport() -> httpx.AsyncHTTPTransport:
+    # A connection is never used again: the pool tells hosts apart by address, and two names of one address
+    # must not share a TLS session.
+    return httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def _pinned(request: httpx.Request, host: str, address: str) -> httpx.Request:

@@ -1,0 +1,429 @@
+"""The worker against a real HTTP receiver, on a real database, under a clock that only the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from msgspec.structs import replace as changed
+from standardwebhooks import Webhook
+
+from alert_receiver import Receiver, receiver
+from alert_samples import INCIDENT, SECRET, add_run_and_endpoint, endpoint
+from trainvitals_server.alert import outbox as worker
+from trainvitals_server.alert.endpoint import Endpoint
+from trainvitals_server.alert.message import trial_message
+from trainvitals_server.alert.outbox import LEASE_S, Outbox
+from trainvitals_server.alert.policy import GROUP_S
+from trainvitals_server.config import Config
+from trainvitals_server.errors import ConfigError
+from trainvitals_server.incident import Incident
+from trainvitals_server.store import alerts, endpoints, outbox
+from trainvitals_server.store.database import Database, Job
+
+T = TypeVar("T")
+
+pytestmark = pytest.mark.anyio
+CONFIG = Config(port=8765)
+DELAYS_S = [5, 30, 120, 600, 1800, 7200, 18000, 36000]
+
+
+@dataclass
+class Bench:
+    """A database, an outbox, and a receiver that `hook1` leads to. `now` is the clock."""
+
+    database: Database
+    hook: Receiver
+    outbox: Outbox
+    now: float
+
+    async def save(self, incident: Incident = INCIDENT, change: str = "new") -> int:
+        """Do what the pipeline does when an incident was saved."""
+        now = self.now
+        count = await self.write(lambda c: alerts.enqueue_alerts(c, incident, change, now))
+        self.outbox.wake()
+        return count
+
+    async def write(self, job: Job[T]) -> T:
+        return await asyncio.wrap_future(self.database.write(job))
+
+    async def take(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the next message that arrived, verified, and its headers."""
+        got = await asyncio.to_thread(self.hook.take)
+        stamp = int(got.headers["webhook-timestamp"])
+        return _verified(got.body, got.headers, stamp, self.now), got.headers
+
+    async def settled(self) -> None:
+        """Wait until nothing is due and every try that began is recorded."""
+        async with asyncio.timeout(10):
+            while await asyncio.to_thread(self.database.read, self._is_busy):
+                await asyncio.sleep(0)
+
+    def _is_busy(self, c: sqlite3.Connection) -> bool:
+        due = outbox.next_due(c, [])
+        found = outbox.list_messages(c, None, 100)
+        return (due is not None and due <= self.now) or any(_is_on_its_way(message) for message in found)
+
+    async def advance(self, seconds: float) -> None:
+        self.now += seconds
+        self.outbox.wake()
+        await self.settled()
+
+    def messages(self) -> list[dict[str, Any]]:
+        return self.database.read(lambda c: outbox.list_messages(c, None, 100))
+
+
+def _is_on_its_way(message: dict[str, Any]) -> bool:
+    return bool(message["tries"]) and (
+        not message["attempts"] or message["attempts"][-1]["try"] < message["tries"]
+    )
+
+
+def _verified(body: bytes, headers: dict[str, str], stamp: int, now: float) -> dict[str, Any]:
+    assert abs(stamp - now) <= 1
+    # The verifier compares with the wall clock, and ours stands still: let it sign, and compare.
+    at = datetime.fromtimestamp(stamp, UTC)
+    assert headers["webhook-signature"] == Webhook(SECRET).sign(headers["webhook-id"], at, body.decode())
+    answer: dict[str, Any] = json.loads(body)
+    return answer
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(tmp_path / "alerts.db")
+    yield opened
+    opened.close()
+
+
+@asynccontextmanager
+async def _bench(database: Database, config: Config = CONFIG, **fields: object) -> AsyncIterator[Bench]:
+    with receiver() as hook:
+        bench = Bench(database, hook, None, now=1_800_000_000.0)  # type: ignore[arg-type]  # set below
+        bench.outbox = _outbox(bench, config)
+        add = endpoint(hook.url, **fields)  # type: ignore[arg-type]  # fields of tests
+        database.write(lambda c: add_run_and_endpoint(c, add)).result()
+        await bench.outbox.start()
+        try:
+            yield bench
+        finally:
+            hook.hold.set()
+            await bench.outbox.close()
+
+
+def _outbox(bench: Bench, config: Config = CONFIG) -> Outbox:
+    return Outbox(bench.database, config, clock=lambda: bench.now, unit=lambda: 0.5)
+
+
+async def test_a_critical_incident_arrives_signed_at_once(database: Database) -> None:
+    async with _bench(database) as bench:
+        assert await bench.save() == 1
+        message, headers = await bench.take()
+        assert message["type"] == "incident.opened"
+        assert message["data"]["incident"]["id"] == "inc1"
+        assert message["data"]["url"] == "http://127.0.0.1:8765/runs/run1"
+        assert message["data"]["run"] == {"run_id": "run1", "project": "resnet", "name": "lr 3e-4"}
+        assert headers["content-type"] == "application/json"
+
+
+async def test_the_wall_clock_signature_passes_the_independent_verifier(database: Database) -> None:
+    with receiver() as hook:
+        database.write(lambda c: add_run_and_endpoint(c, endpoint(hook.url))).result()
+        real = Outbox(database, CONFIG)
+        await real.start()
+        database.write(lambda c: alerts.enqueue_alerts(c, INCIDENT, "new", 1.0)).result()
+        real.wake()
+        got = await asyncio.to_thread(hook.take)
+        await real.close()
+    assert Webhook(SECRET).verify(got.body, got.headers)["type"] == "incident.opened"
+
+
+async def test_a_warning_leaves_after_its_group_delay(database: Database) -> None:
+    async with _bench(database) as bench:
+        await bench.save(changed(INCIDENT, severity="warning"))
+        await bench.advance(GROUP_S - 1)
+        assert bench.hook.received.empty()
+        await bench.advance(1)
+        message, _ = await bench.take()
+        assert message["data"]["incident"]["severity"] == "warning"
+
+
+async def test_a_warning_that_ends_early_sends_nothing(database: Database) -> None:
+    async with _bench(database) as bench:
+        warning = changed(INCIDENT, severity="warning")
+        await bench.save(warning)
+        await bench.save(changed(warning, state="resolved", revision=2), "resolved")
+        await bench.advance(1000)
+        assert bench.hook.received.empty()
+        assert [message["outcome"] for message in bench.messages()] == ["cancelled"]
+
+
+async def test_an_incident_is_opened_escalated_and_resolved_once_each(database: Database) -> None:
+    async with _bench(database) as bench:
+        warning = changed(INCIDENT, severity="warning")
+        await bench.save(warning)
+        await bench.advance(GROUP_S)
+        for incident, change in (
+            (changed(warning, revision=2), "updated"),
+            (changed(INCIDENT, revision=3), "escalated"),
+            (changed(INCIDENT, revision=4), "updated"),
+            (changed(INCIDENT, revision=4), "unchanged"),
+            (changed(INCIDENT, revision=5, state="resolved"), "resolved"),
+        ):
+            await bench.save(incident, change)
+            await bench.settled()
+        types = [(await bench.take())[0]["type"] for _ in range(3)]
+        assert types == ["incident.opened", "incident.escalated", "incident.resolved"]
+        assert bench.hook.received.empty()
+
+
+async def test_retries_follow_the_schedule_under_one_id_and_then_give_up(database: Database) -> None:
+    async with _bench(database) as bench:
+        for _ in range(9):
+            bench.hook.answer(500)
+        await bench.save()
+        ids = [(await bench.take())[1]["webhook-id"]]
+        await bench.settled()
+        for delay in DELAYS_S:
+            await bench.advance(delay - 1)
+            assert bench.hook.received.empty()
+            await bench.advance(1)
+            ids.append((await bench.take())[1]["webhook-id"])
+        assert len(set(ids)) == 1
+        await bench.settled()
+        (message,) = bench.messages()
+        assert (message["outcome"], message["next_try_at"], message["tries"]) == ("given_up", None, 9)
+        assert [each["status"] for each in message["attempts"]] == [500] * 9
+
+
+async def test_a_server_that_dies_between_sending_and_recording_sends_again_under_the_same_id(
+    database: Database,
+) -> None:
+    async with _bench(database) as bench:
+        bench.hook.hold.clear()
+        await bench.save()
+        _, first = await bench.take()
+        for task in (bench.outbox._worker, *bench.outbox._sending.values()):  # die: no clean-up, no record
+            assert task is not None
+            task.cancel()
+        await asyncio.sleep(0)
+        bench.hook.hold.set()
+        reborn = _outbox(bench)
+        await reborn.start()
+        bench.outbox = reborn
+        assert await reborn._round() == LEASE_S  # the claim of the dead one still holds
+        await bench.advance(LEASE_S)
+        _, second = await bench.take()
+        assert second["webhook-id"] == first["webhook-id"]
+        assert second["webhook-timestamp"] != first["webhook-timestamp"]
+
+
+async def test_410_disables_the_endpoint_and_drops_what_waits(database: Database) -> None:
+    async with _bench(database) as bench:
+        bench.hook.answer(410)
+        await bench.save()
+        await bench.take()
+        await bench.settled()
+        assert await bench.save(changed(INCIDENT, id="inc2")) == 0
+        (hook,) = bench.database.read(endpoints.list_endpoints)
+        assert hook.disabled_why == "it answered 410 Gone"
+        assert [message["outcome"] for message in bench.messages()] == ["given_up"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_retry_after_is_obeyed(status: int, database: Database) -> None:
+    async with _bench(database) as bench:
+        bench.hook.answer(status, {"retry-after": "90"})
+        await bench.save()
+        await bench.take()
+        await bench.settled()
+        await bench.advance(89)
+        assert bench.hook.received.empty()
+        await bench.advance(1)
+        await bench.take()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_is_a_failure_and_is_not_followed(status: int, database: Database) -> None:
+    async with _bench(database) as bench:
+        with receiver() as elsewhere:
+            bench.hook.answer(status, {"location": elsewhere.url})
+            await bench.save()
+            await bench.take()
+            await bench.settled()
+            assert elsewhere.received.empty()
+        (message,) = bench.messages()
+        assert message["outcome"] is None
+        assert [each["status"] for each in message["attempts"]] == [status]
+
+
+async def test_what_is_over_never_overtakes_what_was_opened(database: Database) -> None:
+    async with _bench(database) as bench:
+        bench.hook.answer(500)
+        await bench.save()
+        await bench.take()
+        await bench.settled()
+        await bench.save(changed(INCIDENT, state="resolved", revision=2), "resolved")
+        await bench.settled()
+        assert bench.hook.received.empty()
+        await bench.advance(5)
+        types = [(await bench.take())[0]["type"] for _ in range(2)]
+        assert types == ["incident.opened", "incident.resolved"]
+
+
+async def test_an_endpoint_that_hangs_delays_no_other(database: Database) -> None:
+    async with _bench(database) as bench:
+        bench.hook.hold.clear()
+        with receiver() as other:
+            add = endpoint(other.url, endpoint_id="hook2")
+            await bench.write(lambda c: endpoints.save_endpoint(c, add))
+            assert await bench.save() == 2
+            assert (await asyncio.to_thread(other.take)).path == "/hook"
+
+
+async def test_no_answer_in_time_is_a_failure(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "TIMEOUT_S", 0.05)
+    async with _bench(database) as bench:
+        bench.hook.hold.clear()
+        await bench.save()
+        await bench.settled()
+        (message,) = bench.messages()
+        assert [(each["status"], each["error"]) for each in message["attempts"]] == [
+            (None, "no answer within 0.05 s")
+        ]
+
+
+async def test_an_address_inside_is_refused_and_the_log_says_why(database: Database) -> None:
+    config = replace(CONFIG, host="0.0.0.0")  # loopback is not allowed there
+    async with _bench(database, config) as bench:
+        await bench.save()
+        await bench.settled()
+        assert bench.hook.received.empty()
+        (message,) = bench.messages()
+        assert "127.0.0.1 (loopback)" in message["attempts"][0]["error"]
+        assert "webhook_allow_networks" in message["attempts"][0]["error"]
+
+
+async def test_a_network_that_the_operator_allows_is_reached(database: Database) -> None:
+    config = replace(CONFIG, host="0.0.0.0", webhook_allow_networks=("127.0.0.0/8",))
+    async with _bench(database, config) as bench:
+        await bench.save()
+        await bench.take()
+
+
+async def test_a_paused_endpoint_keeps_what_waits(database: Database) -> None:
+    async with _bench(database) as bench:
+        await bench.save(changed(INCIDENT, severity="warning"))
+        await _set(bench, disabled_at=1.0, disabled_why="paused")
+        await bench.advance(100)
+        assert bench.hook.received.empty()
+        await _set(bench, disabled_at=None, disabled_why=None)
+        await bench.advance(0)
+        await bench.take()
+
+
+async def _set(bench: Bench, **fields: object) -> None:
+    (hook,) = bench.database.read(endpoints.list_endpoints)
+    new = replace(hook, **fields)  # type: ignore[arg-type]  # fields of tests
+    await bench.write(lambda c: endpoints.save_endpoint(c, new))
+
+
+async def test_an_endpoint_that_is_deleted_while_it_is_sent_to_leaves_nothing(database: Database) -> None:
+    async with _bench(database) as bench:
+        bench.hook.hold.clear()
+        await bench.save()
+        await bench.take()
+        await bench.write(lambda c: endpoints.delete_endpoint(c, "hook1"))
+        bench.hook.hold.set()
+        await bench.settled()
+        assert bench.messages() == []
+
+
+async def test_a_redelivery_is_one_more_try_under_the_same_id(database: Database) -> None:
+    async with _bench(database) as bench:
+        await bench.save()
+        _, first = await bench.take()
+        await bench.settled()
+        now = bench.now
+        await bench.write(lambda c: outbox.redeliver(c, first["webhook-id"], now))
+        bench.outbox.wake()
+        _, second = await bench.take()
+        await bench.settled()
+        (message,) = bench.messages()
+        assert (second["webhook-id"], message["tries"]) == (first["webhook-id"], 2)
+
+
+async def test_the_four_values_arrive_as_four_different_things(database: Database) -> None:
+    async with _bench(database) as bench:
+        await bench.save()
+        message, _ = await bench.take()
+        values = [seen["value"] for seen in message["data"]["incident"]["evidence"]]
+        assert values == ["NaN", "Infinity", "-Infinity", None]
+        assert math.isnan(float(values[0]))
+
+
+async def test_endpoints_of_the_settings_come_and_go_with_them(database: Database) -> None:
+    url = "https://hooks.slack.com/services/T/B/x"
+    configured = replace(CONFIG, webhook=(url,), webhook_secret=SECRET)
+    for config, disabled_why in ((configured, None), (CONFIG, alerts.NOT_CONFIGURED), (configured, None)):
+        box = Outbox(database, config)
+        await box.start()
+        await box.close()
+        (hook,) = database.read(endpoints.list_endpoints)
+        assert (hook.url, hook.format, hook.secret, hook.disabled_why) == (url, "slack", SECRET, disabled_why)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"webhook": ("ftp://example.org",)},
+        {"webhook_secret": "short"},
+        {"webhook_allow_networks": ("intranet",)},
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_told_before_anything_starts(
+    fields: dict[str, Any], database: Database
+) -> None:
+    with pytest.raises(ConfigError):
+        Outbox(database, replace(CONFIG, **fields))
+
+
+async def test_fifty_rounds_leave_no_task_behind(database: Database) -> None:
+    before = len(asyncio.all_tasks())
+    for _ in range(50):
+        box = Outbox(database, CONFIG)
+        await box.start()
+        box.wake()
+        await box.close()
+    assert len(asyncio.all_tasks()) == before
+
+
+def test_a_wake_up_before_the_start_does_no_harm(database: Database) -> None:
+    Outbox(database, CONFIG).wake()
+
+
+def test_messages_of_a_test_do_not_block_each_other(database: Database) -> None:
+    def fill(c: sqlite3.Connection) -> list[str]:
+        for name in ("hook1", "hook2"):
+            endpoints.save_endpoint(c, endpoint(endpoint_id=name))
+            for _ in range(3):
+                outbox.add_message(c, name, trial_message(0.0), 0.0, due_at=0.0)
+        claims = outbox.claim_due(c, 1.0, lease_s=10.0, limit=16, busy=[])
+        again = outbox.claim_due(c, 1.0, lease_s=10.0, limit=16, busy=["hook1"])
+        return [claim.endpoint.endpoint_id for claim in claims + again]
+
+    assert sorted(database.write(fill).result()) == ["hook1", "hook2", "hook2"]
+
+
+def test_an_endpoint_is_a_value(database: Database) -> None:
+    hook: Endpoint = endpoint()
+    database.write(lambda c: endpoints.save_endpoint(c, hook)).result()
+    assert database.read(lambda c: endpoints.find_endpoint(c, "hook1")) == hook
