@@ -133,7 +133,8 @@ def test_many_rows_come_in_buckets_that_lose_nothing(site: Site) -> None:
 
 
 def test_a_zoom_is_raw_again_and_both_ends_are_included(site: Site) -> None:
-    answer = site.get("/long/series?from=12344.5&to=12346&names=loss")
+    query: dict[str, str | float] = {"names": "loss", "from": 12_344.5, "to": 12_346}
+    answer = site.get("/long/series", **query)
     assert answer["raw"]
     assert cells(answer["series"]["loss"]["step"]) == ["12345.0", "12346.0"]
     assert cells(answer["series"]["loss"]["value"])[0] == "NaN"

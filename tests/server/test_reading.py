@@ -18,7 +18,7 @@ from trainvitals.wire import Gap
 from trainvitals_server.series import Buckets, Points
 from trainvitals_server.store.branches import NEVER
 from trainvitals_server.store.database import Database
-from trainvitals_server.store.reading import SeriesAnswer, SeriesData, read_rows, read_series
+from trainvitals_server.store.reading import SeriesAnswer, SeriesData, read_rows, read_series, snapshot
 
 CELLS = st.sampled_from([0.0, 1.5, -2.0, 1e39, -1e300, math.nan, math.inf, -math.inf, None])
 
@@ -168,6 +168,38 @@ def test_a_session_that_arrives_late_does_not_win_over_a_later_one(database: Dat
     database.write(lambda c: c.execute("UPDATE session SET ordinal = 1 WHERE session_id = 'old'")).result(10)
     old.steps([1, 2, 3, 4], {"loss": [1.0] * 4})
     assert cells(read(database, ["loss"]).series["loss"]) == {1: 1.0, 2: 1.0, 3: 2.0, 4: 2.0}
+
+
+def test_what_a_resume_skipped_is_no_part_of_the_main_line(database: Database) -> None:
+    Recorder(database, session_id="old", ordinal=0).steps(range(10), {"loss": [1.0] * 10})
+    new = Recorder(database, session_id="new", ordinal=1, resume_step=5)
+    new.steps([8, 9], {"loss": [2.0, 2.0]})  # what came before was lost on the way
+    assert cells(read(database, ["loss"]).series["loss"]) == dict.fromkeys(range(5), 1.0) | {8: 2.0, 9: 2.0}
+
+
+def test_a_session_that_goes_back_hides_none_of_its_rows(database: Database) -> None:
+    recorder = Recorder(database)
+    recorder.steps(range(100), {"loss": [1.0] * 100})
+    recorder.steps(range(50, 60), {"loss": [2.0] * 10})
+    assert cells(read(database, ["loss"]).series["loss"]) == recorder_rows(recorder)
+
+
+def test_a_snapshot_does_not_see_what_is_compacted_meanwhile(database: Database) -> None:
+    recorder = Recorder(database)
+    recorder.steps([0], {"loss": [1.0]})
+
+    def count(connection: Connection) -> int:
+        query = "SELECT count(*) FROM frame WHERE kind = 'steps'"
+        return int(connection.execute(query).fetchone()[0])
+
+    def look_twice(connection: Connection) -> list[int]:
+        with snapshot(connection):
+            first = count(connection)
+            recorder.compact()
+            return [first, count(connection)]
+
+    assert database.read(look_twice) == [1, 1]
+    assert database.read(count) == 0
 
 
 def test_missing_stays_a_mask_and_nan_stays_a_value(database: Database) -> None:

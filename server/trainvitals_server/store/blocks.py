@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainvitals import wire
 from trainvitals.wire import Layer
 from trainvitals_server.series import (
     LEVEL_STEPS,
@@ -32,7 +33,7 @@ from trainvitals_server.store.tail import NO_LAYOUT, Tail, decode_frame
 
 BUCKETS_PER_BLOCK = 64
 LAYER_BUCKETS_PER_BLOCK = 8  # at least the ratio of two levels
-MAX_ROWS = 4096  # taken by one call: what bounds its hold on the writer
+MAX_ROWS = wire.MAX_ROWS  # taken by one call: what bounds its hold on the writer; a frame always fits
 # What is worth a rewrite of the last windows. Fewer frames than this are decoded again by each reader.
 MIN_FRAMES = 256
 MIN_ROWS = 4096
@@ -108,7 +109,7 @@ def _take(connection: sqlite3.Connection, key: StreamKey, up_to_seq: int) -> Ite
     total = 0
     for seq, count, payload in rows:
         total += count
-        if total > MAX_ROWS and total > count:
+        if total > MAX_ROWS:
             return
         yield seq, payload
 
