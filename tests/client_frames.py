@@ -65,6 +65,14 @@ class Client:
             if answer.acked_seq >= seq:
                 return
 
+    def until_closed(self) -> list[wire.ServerFrame]:
+        """Return all answers until the server hangs up."""
+        found = []
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                found.append(self.receive())
+        return found
+
     def closing_code(self) -> int:
         """Wait until the server hangs up; return the code it does so with."""
         with contextlib.suppress(ConnectionClosed):

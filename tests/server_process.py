@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -36,6 +35,8 @@ class ServerProcess:
         self.lines: list[str] = []
         self._arguments, self._environ, self._launcher = arguments, environ or {}, launcher
         self.port = port
+        self._news = threading.Condition()
+        self._is_over = False
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
 
@@ -54,23 +55,33 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        ready: queue.Queue[str | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, args=(self._process, ready), daemon=True)
+        self.lines.clear()
+        self._is_over = False
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
         try:
-            line = ready.get(timeout=START_TIMEOUT_S)
-        except queue.Empty:
-            self.kill()
-            raise TimeoutError(f"the server does not listen: {self.lines}") from None
-        if line is None:
-            raise RuntimeError(f"the server ended at its start: {self.lines}")
-        self.url = line.removeprefix(_READY)
+            self.url = self.line(_READY).removeprefix(_READY)
+        except AssertionError:
+            if self.is_running:
+                self.kill()
+            raise
         self.port = int(self.url.rsplit(":", 1)[1])
 
-    def pause(self) -> None:
-        """Let it do nothing more, with its connections open."""
+    def line(self, text: str) -> str:
+        """Wait for a line of its output that contains `text` and return it."""
+        with self._news:
+            assert self._news.wait_for(lambda: self._is_over or self._find(text), START_TIMEOUT_S), self.lines
+            found = self._find(text)
+        assert found, f"the server ended without {text!r}: {self.lines}"
+        return found[0]
+
+    def _find(self, text: str) -> list[str]:
+        return [line for line in self.lines if text in line]
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """Kill it as a power cut would."""
@@ -100,13 +111,15 @@ class ServerProcess:
         """Return whether it was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
-    def _read(self, process: subprocess.Popen[str], ready: queue.Queue[str | None]) -> None:
+    def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self.lines.append(line.rstrip("\n"))
-            if line.startswith(_READY):
-                ready.put(line.strip())
-        ready.put(None)
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._is_over = True
+            self._news.notify_all()
 
 
 @contextlib.contextmanager

@@ -151,6 +151,7 @@ class Pipeline:
 
         Raises:
             NotFound: if there is no such run.
+            Conflict: if it has ended.
         """
         await self._write(lambda connection: runs.request_stop(connection, run_id, reason))
         self._announcer.run(run_id)

@@ -28,7 +28,7 @@ from trainvitals_server.store.reading import read_rows
 ROUNDS = 20
 STEPS_PER_ROUND = 120
 TIMEOUT_S = 60.0
-KILLER = Path(__file__).with_name("killed_after_commit.py")
+HURT = Path(__file__).with_name("hurt_server.py")
 
 
 class Recorder:
@@ -162,7 +162,7 @@ class Disturbed:
         before, half = self.recorder.acked, (start + stop) // 2
         self.send(start, half)
         self.recorder.wait_for(lambda recorder: recorder.acked > before)
-        self.server.pause()
+        self.server.send_signal(signal.SIGSTOP)
         self.send(half, stop)
         self.recorder.wait_for(lambda recorder: recorder.sent > recorder.acked)
         self.in_flight.append(self.recorder.sent - self.recorder.acked)
@@ -172,7 +172,7 @@ class Disturbed:
     def kill_after_commit(self, start: int, stop: int) -> None:
         """Let the server kill itself between the commit and the ack of the first frames it gets."""
         assert self.server.stop() == 0
-        launcher = [str(KILLER), "1", "serve"]
+        launcher = [str(HURT), "die=1", "serve"]
         deadly = ServerProcess(self.data, launcher=launcher, port=self.server.port)
         deadly.start()
         self.send(start, stop)

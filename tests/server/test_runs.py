@@ -9,7 +9,7 @@ import pytest
 
 from client_frames import hello, steps
 from trainvitals import wire
-from trainvitals_server.errors import NotFound
+from trainvitals_server.errors import Conflict, NotFound
 from trainvitals_server.store import runs, streams, summaries
 from trainvitals_server.store.database import Database
 from trainvitals_server.store.runs import Appended, append_frames, upsert_hello
@@ -159,6 +159,14 @@ def test_a_stop_stays_asked_for_until_the_run_says_bye(store: Store) -> None:
     assert store.do(lambda c: runs.stop_reason(c, "run")) == "too hot"
     assert store.run().stop_requested
     store.append(wire.Bye(seq=2, status="stopped"))
+    assert not store.run().stop_requested
+    with pytest.raises(Conflict, match="the run has ended: stopped"):
+        store.do(lambda c: runs.request_stop(c, "run", "again"))
+
+
+def test_a_stop_is_not_meant_for_a_later_start_of_the_run(store: Store) -> None:
+    store.do(lambda c: runs.request_stop(c, "run", "too hot"))
+    store.open(hello(session_id="s2", session_ordinal=1))
     assert not store.run().stop_requested
 
 

@@ -23,10 +23,11 @@ from trainvitals.wire import (
     Steps,
     encode,
 )
-from trainvitals_server.errors import NotFound
+from trainvitals_server.errors import Conflict, NotFound
 
 MAX_SERIES = 512
 _KINDS = {Layout: "layout", Steps: "steps", Event: "event", Gap: "gap", Bye: "bye"}
+ENDED = frozenset({"finished", "interrupted", "failed", "stopped"})
 # When the ranks of a run ended differently, the first of these is what the run is.
 _WORST_FIRST = ("running", "failed", "crashed", "interrupted", "stopped", "finished")
 
@@ -85,8 +86,10 @@ def _insert_session(connection: sqlite3.Connection, hello: Hello, now: float) ->
         "SELECT max(ordinal) FROM session WHERE run_id = ? AND rank = ?", (hello.run_id, hello.rank)
     ).fetchone()
     ordinal = hello.session_ordinal
-    if latest is not None and ordinal <= latest and not hello.late:
-        ordinal = latest + 1  # a client that forgot how often it was started
+    if latest is not None and not hello.late:
+        ordinal = max(ordinal, latest + 1)  # for a client that forgot how often it was started
+        # Whoever wanted the earlier one to stop did not mean this one.
+        connection.execute("UPDATE run SET stop_reason = NULL WHERE run_id = ?", (hello.run_id,))
     connection.execute(
         "INSERT INTO session (run_id, rank, session_id, ordinal, resume_step, late, started_at, last_seen_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -303,8 +306,12 @@ def request_stop(connection: sqlite3.Connection, run_id: str, reason: str) -> No
 
     Raises:
         NotFound: if there is no such run.
+        Conflict: if it has ended.
     """
     _update_run(connection, run_id, "stop_reason = ?", reason)
+    (state,) = connection.execute("SELECT state FROM run WHERE run_id = ?", (run_id,)).fetchone()
+    if state in ENDED:
+        raise Conflict(f"the run has ended: {state}")
 
 
 def stop_reason(connection: sqlite3.Connection, run_id: str) -> str | None:
