@@ -189,11 +189,19 @@ class Backlog:
             return False
         self._layouts.pop(seq, None)
         self.dropped[reason] += max(frame.steps, 1)
-        gap = _gap(frame, reason)
-        if seq in self._frames:
-            self._swap(gap)
-        if seq <= self._shelf.last_seq:
-            self._instead[seq] = gap
+        self._replace(_gap(frame, reason))
+        return True
+
+    def amend(self, seq: int, change: Callable[[wire.Steps], wire.Steps | None]) -> bool:
+        """Put what `change` makes of it in the place of the rows `seq`; return False when that is nothing."""
+        if not self.acked_seq < seq <= self.last_seq:
+            return False
+        frame = self._at(seq)
+        message = wire.decode_client(frame.payload)
+        changed = change(message) if isinstance(message, wire.Steps) else None
+        if changed is None:
+            return False
+        self._replace(replace(frame_of(changed), made_at=frame.made_at))
         return True
 
     def persist(self, made_before: float) -> bool:
@@ -276,6 +284,12 @@ class Backlog:
 
     def _take(self, seq: int) -> None:
         self._bytes -= len(self._frames.pop(seq).payload) + _FRAME_OVERHEAD
+
+    def _replace(self, frame: Frame) -> None:
+        if frame.seq in self._frames:
+            self._swap(frame)
+        if frame.seq <= self._shelf.last_seq:
+            self._instead[frame.seq] = frame
 
     def _swap(self, frame: Frame) -> None:
         self._bytes += len(frame.payload) - len(self._frames[frame.seq].payload)

@@ -70,6 +70,7 @@ class Courier:
         *,
         on_notice: Callable[[Notice], None],
         wake: Callable[[], None],
+        salvage: Callable[[wire.Steps], wire.Steps | None] = lambda frame: None,
         random: Random | None = None,
     ) -> None:
         self.failure: Failure | None = None
@@ -81,6 +82,7 @@ class Courier:
         self._hello = hello
         self._on_notice = on_notice
         self._wake = wake
+        self._salvage = salvage
         self._random = random or Random()
         self._talk: _Talk | None = None
         self._retry_at = 0.0
@@ -218,7 +220,8 @@ class Courier:
             self._go_back(talk, expected, now + HOLD_S)
         elif message.code in _PERMANENT:
             seq = message.seq or message.expected_seq or self._backlog.acked_seq + 1
-            is_news = self._backlog.reject(seq, message.code)
+            is_news = message.code == "series_cap" and self._backlog.amend(seq, self._salvage)
+            is_news = is_news or self._backlog.reject(seq, message.code)
             self._go_back(talk, seq, now + (HOLD_S if is_news else self._pause()))
         else:
             wait = message.retry_after_s if message.retry_after_s is not None else self._pause()

@@ -37,6 +37,7 @@ class Delivery:
     drafts: list[Draft] = field(default_factory=list)
     heartbeat: wire.Heartbeat | None = None
     is_closing: bool = False
+    is_retiring: bool = False
 
 
 class Intake:
@@ -58,6 +59,7 @@ class Intake:
         self._oldest_at: float | None = None
         self._is_signalled = False
         self._is_closing = False
+        self._is_retiring = False
         self._was_finite = True
 
     def put(self, draft: Draft, now: float) -> None:
@@ -100,6 +102,13 @@ class Intake:
             self._is_closing = True
             self._changed.notify_all()
 
+    def retire(self) -> None:
+        """Ask the thread to end once the server has everything: nobody is left to put something in."""
+        with self._changed:
+            self._is_retiring = True
+            self._is_signalled = True
+            self._changed.notify_all()
+
     def reopen(self) -> None:
         """Let a new thread begin."""
         with self._changed:
@@ -126,7 +135,9 @@ class Intake:
         """Return what is due, and forget it; everything when something is urgent or the thread must end."""
         with self._changed:
             is_due = self._oldest_at is not None and now >= self._oldest_at + self.batch_s
-            delivery = Delivery(heartbeat=self._heartbeat, is_closing=self._is_closing)
+            delivery = Delivery(
+                heartbeat=self._heartbeat, is_closing=self._is_closing, is_retiring=self._is_retiring
+            )
             if is_due or self._is_signalled or self._is_closing or self.tickets:
                 delivery.drafts = list(self._drafts)
                 self._drafts.clear()

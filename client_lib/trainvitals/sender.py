@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -38,8 +39,32 @@ EXIT_TIMEOUT_S = 5.0  # for all senders of the process together
 END_TIMEOUT_S = 2.0  # what the thread needs beyond that to write the rest to disk
 
 _senders: weakref.WeakSet[Sender] = weakref.WeakSet()
+_retiring: list[_Life] = []  # of senders that nobody holds any more and that are not done
 _hooks = threading.Lock()
 _has_hooks = False
+
+
+@dataclass(slots=True)
+class _Life:
+    """What outlives a sender that nobody holds: `fit(callbacks=[...])` forgets its callbacks at once."""
+
+    intake: Intake
+    thread: threading.Thread | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+    def close(self, timeout_s: float) -> None:
+        """Flush within `timeout_s`, then end the thread."""
+        thread = self.thread
+        if thread is None or not thread.is_alive():
+            return
+        deadline = time.monotonic() + timeout_s
+        self.intake.wait_for(Ticket(), timeout_s)
+        self.intake.close()
+        if thread is not threading.current_thread():
+            thread.join(max(deadline - time.monotonic(), 0.0) + END_TIMEOUT_S)
 
 
 class Sender:
@@ -75,10 +100,10 @@ class Sender:
         self._lock = threading.Lock()
         self._intake = Intake()
         self._worker: Worker | None = None
-        self._thread: threading.Thread | None = None
         self._layout_id = 0
         self._is_inert = False
-        self._finalizer = weakref.finalize(self, self._intake.close)  # a forgotten sender's thread ends too
+        self._life = _Life(self._intake)
+        self._finalizer = weakref.finalize(self, _retire, self._life)
         self._finalizer.atexit = False
         _senders.add(self)
         _install_hooks()
@@ -146,20 +171,14 @@ class Sender:
 
         Returns False early when the server has not been there for a while: everything is in the spool then.
         """
-        if self._thread is None or self._is_inert or not self._thread.is_alive():
+        if self._is_inert or not self._life.is_alive:
             return self._intake.is_empty and (self._worker is None or self._worker.is_done)
         return self._intake.wait_for(Ticket(), timeout_s)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Flush within `timeout_s`, spool the rest, stop the thread. May be called again."""
-        thread = self._thread
-        if thread is None or self._is_inert or not thread.is_alive():
-            return
-        deadline = time.monotonic() + timeout_s
-        self.flush(timeout_s)
-        self._intake.close()
-        if thread is not threading.current_thread():
-            thread.join(max(deadline - time.monotonic(), 0.0) + END_TIMEOUT_S)
+        if not self._is_inert:
+            self._life.close(timeout_s)
 
     def _put(self, draft: Draft) -> None:
         if self._start():
@@ -169,12 +188,10 @@ class Sender:
         """See to it that the thread runs; return False when this sender does nothing any more."""
         if self._is_inert:
             return False
-        if self._thread is not None and self._thread.is_alive():
+        if self._life.is_alive:
             return True
         with self._lock:
-            if self._thread is not None and self._thread.is_alive():
-                return True
-            return self._launch()
+            return self._life.is_alive or self._launch()
 
     def _launch(self) -> bool:
         if self._worker is not None and self._worker.has_failed:
@@ -184,8 +201,9 @@ class Sender:
             if self._worker is None:
                 self._worker = Worker(self._hello, self._intake, self._options)
             self._intake.reopen()
-            self._thread = threading.Thread(target=self._worker.run, name="trainvitals-sender", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._worker.run, name="trainvitals-sender", daemon=True)
+            thread.start()
+            self._life.thread = thread
         except RuntimeError:  # no more threads, or the interpreter is shutting down
             self._is_inert = True
         return not self._is_inert
@@ -234,10 +252,20 @@ def _install_hooks() -> None:
 
 def _close_all() -> None:
     deadline = time.monotonic() + EXIT_TIMEOUT_S
-    for sender in list(_senders):
-        sender.close(max(deadline - time.monotonic(), 0.0))
+    lives = [sender._life for sender in _senders if not sender._is_inert]
+    for life in [*lives, *_retiring]:
+        life.close(max(deadline - time.monotonic(), 0.0))
+
+
+def _retire(life: _Life) -> None:
+    """Let the thread of a forgotten sender finish its work."""
+    _retiring[:] = [one for one in _retiring if one.is_alive]
+    if life.is_alive:
+        _retiring.append(life)
+        life.intake.retire()
 
 
 def _disarm_all() -> None:
+    _retiring.clear()
     for sender in list(_senders):
         sender._after_fork()

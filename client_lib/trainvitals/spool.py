@@ -31,6 +31,7 @@ from trainvitals.owner import claim, release
 MAGIC = b"TVSPOOL1"
 SEGMENT_BYTES = 1 << 20  # what is read at once, and the unit in which acknowledged frames leave the disk
 MAX_BYTES = 512 << 20  # of one session; a day without a server for most models
+MAX_ORDINALS = 2000  # runs whose sessions are counted: small files, for ever
 HEAD = "head.frames"
 _LONGEST_BYTES = 8 * SEGMENT_BYTES  # no segment of ours grows so long; a file that does is none
 _RECORD = struct.Struct("<IIQQ")  # length, crc, first seq, last seq
@@ -71,18 +72,29 @@ def sessions(directory: Path) -> list[Path]:
     return sorted(head.parent for head in directory.glob(f"**/{HEAD}"))
 
 
-def next_ordinal(directory: Path, run_id: str) -> int:
+def next_ordinal(directory: Path, run_id: str, rank: int = 0) -> int:
     """Count one more session of the run and return its number: 0, 1, ...; 0 where nothing can be written."""
-    path = directory / "ordinals" / _file_name(run_id)
+    path = directory / "ordinals" / _file_name(f"{run_id}#{rank}" if rank else run_id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         last = int(path.read_text("ascii")) if path.is_file() else -1
+        if last < 0:
+            _thin_out(path.parent)
         fresh = path.with_name(f"{path.name}.{os.getpid()}")
         fresh.write_text(str(last + 1), "ascii")
         fresh.replace(path)
     except (OSError, ValueError):
         return 0
     return last + 1
+
+
+def _thin_out(directory: Path) -> None:
+    """Forget the runs that were started longest ago, once there are very many."""
+    paths = list(directory.iterdir())
+    if len(paths) >= MAX_ORDINALS:
+        paths.sort(key=lambda path: path.stat().st_mtime)
+        for path in paths[: len(paths) // 2]:
+            _unlink(path)
 
 
 class Spool:

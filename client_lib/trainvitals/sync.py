@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from trainvitals import wire
 from trainvitals.backlog import Backlog
 from trainvitals.courier import Courier
+from trainvitals.gate import Gate
 from trainvitals.owner import claim, is_owned, release
 from trainvitals.spool import Spool, default_directory, read_head, remove, sessions
 from trainvitals.transport import NetworkTransport, Transport
@@ -130,6 +131,7 @@ def _upload(
         lambda: wire.encode(replace(hello, late=True)),
         on_notice=lambda notice: None,
         wake=wake.set,
+        salvage=Gate(lambda: 0).salvage,
     )
     _converse(courier, backlog, wake, clock)
     had = courier.welcome_seq or 0

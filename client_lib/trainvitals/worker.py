@@ -20,6 +20,7 @@ from trainvitals import wire
 from trainvitals.backlog import MEMORY_BYTES, Backlog
 from trainvitals.console import Callback, Console
 from trainvitals.courier import Courier, Failure, Notice
+from trainvitals.gate import Gate
 from trainvitals.intake import Delivery, Draft, Intake
 from trainvitals.rows import Rows, join, split, to_frame
 from trainvitals.spool import MAX_BYTES, Spool, next_ordinal, session_directory
@@ -31,6 +32,7 @@ SPOOL_RETRY_S = 2.0  # a full disk is not asked more often
 GRACE_S = 5.0  # a server that restarts is back by then; nobody needs a line about it
 GIVE_UP_S = 2.0  # somebody waits, and the server was not there for so long: it will not come
 TELL_AGAIN_S = 600.0
+RETIRE_S = 30.0  # for the last frames of a sender that nobody holds any more
 
 _UNSENDABLE = (ValueError, TypeError, IndexError, KeyError, OverflowError, RecursionError)
 
@@ -69,18 +71,21 @@ class Worker:
             max_bytes=options.spool_bytes,
         )
         self._backlog = Backlog(self._spool, max_bytes=options.memory_bytes)
+        self._gate = Gate(lambda: self._backlog.acked_seq)
         self.courier = Courier(
             self._backlog,
             options.transport,
             lambda: self._head,
             on_notice=self._notice,
             wake=intake.signal,
+            salvage=self._salvage,
             random=options.random,
         )
         self._spool_retry_at = 0.0
         self._told: dict[str, float] = {}
         self._batch_s = intake.batch_s
         self.has_failed = False
+        self._retire_at = float("inf")
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -100,9 +105,9 @@ class Worker:
                 now = self._options.clock()
                 delivery = self._intake.take(now)
                 deadline = self.step(now, delivery)
-                if delivery.is_closing:
+                if delivery.is_closing or (delivery.is_retiring and self._may_retire(now)):
                     return
-                self._wait(deadline)
+                self._wait(min(deadline, self._retire_at))
         except Exception:
             self.has_failed = True
             _log.exception("the sender failed; the training goes on without it")
@@ -115,7 +120,7 @@ class Worker:
             return
         hello = self._hello
         if hello.session_ordinal == 0:
-            ordinal = next_ordinal(self._options.spool_dir, hello.run_id)
+            ordinal = next_ordinal(self._options.spool_dir, hello.run_id, hello.rank)
             hello = replace(hello, session_ordinal=ordinal)
         self._head = wire.encode(hello)
 
@@ -156,7 +161,7 @@ class Worker:
 
     def _frame_rows(self, rows: list[Rows], now: float) -> None:
         try:
-            fitting = [self._fitting(one, now) for one in rows]
+            fitting = [self._admitted(self._fitting(one, now)) for one in rows]
             pieces = [piece for joined in join(fitting) for piece in split(joined)]
         except _UNSENDABLE as error:
             if len(rows) > 1:  # one of them is wrong: the others need not go with it
@@ -179,6 +184,20 @@ class Worker:
         self._intake.count("layers_unknown", len(rows))
         self._once("layers", now, "cannot send the values of layers: they do not fit their layout")
         return replace_fields(rows, layer_columns={})
+
+    def _admitted(self, rows: Rows) -> Rows:
+        passing = self._gate.admit(rows, self._backlog.last_seq + 1)
+        if passing is not rows:
+            self._intake.count("series_cap", len(rows))
+        return passing
+
+    def _salvage(self, frame: wire.Steps) -> wire.Steps | None:
+        kept = self._gate.salvage(frame)
+        if kept is not None:
+            self._intake.count("series_cap", frame.count)
+        words = "the server takes no more series; is a metric named by its step? New ones are left out"
+        self._once("series", self._options.clock(), words)
+        return kept
 
     def _keep(self, draft: wire.Layout | wire.Event | wire.Bye | wire.Gap, now: float) -> None:
         def numbered(seq: int) -> wire.Sequenced:
@@ -235,6 +254,14 @@ class Worker:
                 if now >= hopeless_at:
                     self._intake.answer(ticket, False)
         return deadline
+
+    def _may_retire(self, now: float) -> bool:
+        """Return whether nothing can be done any more for a sender that nobody holds."""
+        if self._retire_at == float("inf"):
+            self._retire_at = now + RETIRE_S
+        failure = self.courier.failure
+        is_hopeless = failure is not None and now >= _hopeless_at(failure, was_tried=True)
+        return self._backlog.is_empty or is_hopeless or now >= self._retire_at
 
     def _notice(self, notice: Notice) -> None:
         if isinstance(notice, wire.IncidentNotice):

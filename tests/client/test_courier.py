@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from functools import partial
 from random import Random
 
@@ -18,6 +19,16 @@ from wire_server import Store, end_of
 TIMEOUT_S = 10.0
 
 
+_talks: list[Talk] = []
+
+
+@pytest.fixture(autouse=True)
+def _hang_up() -> Iterator[None]:
+    yield
+    while _talks:
+        _talks.pop().courier.close()
+
+
 class Talk:
     """A courier, its backlog and a server in memory, on a clock that jumps to the next deadline."""
 
@@ -26,6 +37,7 @@ class Talk:
         self.backlog = Backlog(NoShelf())
         self.notices: list[Notice] = []
         self.now = 1000.0
+        _talks.append(self)
         self.problem: LinkError | None = None
         self.opened_at: list[float] = []
         self._wake = threading.Event()

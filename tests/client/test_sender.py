@@ -199,6 +199,7 @@ def test_two_senders_in_one_process_do_not_meet(tmp_path: Path) -> None:
 
 
 def test_fifty_rounds_leave_no_thread_and_no_file_open(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
     with websocket_server(Store()) as url:
 
         def one_round(index: int) -> None:
@@ -208,31 +209,58 @@ def test_fifty_rounds_leave_no_thread_and_no_file_open(tmp_path: Path) -> None:
                     assert one.flush(TIMEOUT_S)
                 one.close(0.0)
 
-        def threads() -> set[str]:
-            return {thread.name for thread in threading.enumerate() if thread.name.startswith("trainvitals")}
+        def ours() -> list[threading.Thread]:
+            new = set(threading.enumerate()) - before
+            return [thread for thread in new if thread.name.startswith("trainvitals")]
 
         one_round(1)
         files = len(os.listdir("/dev/fd"))
         for index in range(50):
             one_round(index)
-        for thread in threading.enumerate():
-            if thread.name == "trainvitals-link":
-                thread.join(TIMEOUT_S)
-        assert threads() == set()
+        for thread in ours():
+            thread.join(TIMEOUT_S)
+        assert ours() == []
         gc.collect()
         assert len(os.listdir("/dev/fd")) <= files + 2  # the server's side may still be closing its last
 
 
-def test_a_forgotten_sender_takes_its_thread_along(tmp_path: Path) -> None:
-    with websocket_server(Store()) as url:
+def test_a_forgotten_sender_sends_the_rest_and_takes_its_thread_along(tmp_path: Path) -> None:
+    store = Store()
+    with websocket_server(store) as url:
         one = Sender(hello(), url=url, spool_dir=tmp_path, console=False)
-        one.rows(rows(0, 1))
-        one.flush(TIMEOUT_S)
-        (thread,) = [thread for thread in threading.enumerate() if thread.name == "trainvitals-sender"]
+        one.rows(rows(0, 100))
+        one.bye("finished", 100)
+        thread = one._life.thread
+        assert thread is not None
         del one
         gc.collect()
         thread.join(TIMEOUT_S)
         assert not thread.is_alive()
+    assert told(store.frames["s1"]) == list(range(100))
+    assert list((tmp_path / "sessions").rglob("*.frames")) == []
+
+
+def test_a_metric_that_is_named_by_its_step_costs_no_other_series(tmp_path: Path) -> None:
+    names: set[str] = set()
+
+    def refuse(frame: wire.ClientFrame) -> wire.Reject | None:
+        if isinstance(frame, wire.Steps):
+            if len(names | set(frame.columns)) > 20:
+                return wire.Reject(code="series_cap", message="20 series", seq=frame.seq)
+            names.update(frame.columns)
+        return None
+
+    store = Store()
+    store.refuse = refuse
+    with websocket_server(store) as url, sender(tmp_path, url) as one:
+        for step in range(100):
+            row = rows(step, step + 1)
+            one.rows(Rows(row.steps, row.times, {**row.columns, f"metric_{step}": row.columns["loss"]}))
+            one.event("message", step, {"text": "a frame for each"})
+        assert one.flush(TIMEOUT_S)
+        assert set(one.dropped) == {"series_cap"}
+    assert told(store.frames["s1"]) == list(range(100))
+    assert len(names) == 20
 
 
 def test_closing_is_quick_when_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
@@ -278,6 +306,13 @@ def test_a_program_that_ends_without_a_server_leaves_everything_to_sync(tmp_path
     assert upload(folder, MemoryTransport(store.handler())).is_done
     assert told(store.frames["s1"]) == list(range(200))
     assert not folder.exists()
+
+
+def test_what_a_program_forgot_before_its_end_arrives_too(tmp_path: Path) -> None:
+    store = Store()
+    with websocket_server(store) as url:
+        finish(python("sender.rows(rows(0, 200)); del sender", url, tmp_path))
+    assert told(store.frames["s1"]) == list(range(200))
 
 
 def test_a_forked_child_sends_nothing_and_its_parent_everything(tmp_path: Path) -> None:

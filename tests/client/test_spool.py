@@ -162,11 +162,14 @@ def test_a_full_disk_loses_no_frame_that_was_kept_before(tmp_path: Path) -> None
 
 
 def test_each_session_of_a_run_counts_one_more(tmp_path: Path) -> None:
-    assert [next_ordinal(tmp_path, "a"), next_ordinal(tmp_path, "a"), next_ordinal(tmp_path, "b")] == [
-        0,
-        1,
-        0,
-    ]
+    runs = ["a", "a", "b", "a"]
+    assert [next_ordinal(tmp_path, run) for run in runs] == [0, 1, 0, 2]
+    assert [next_ordinal(tmp_path, "a", rank=1), next_ordinal(tmp_path, "a")] == [0, 3]
+
+
+def test_where_sessions_cannot_be_counted_they_are_all_the_first(tmp_path: Path) -> None:
+    (tmp_path / "ordinals").write_text("in the way")
+    assert [next_ordinal(tmp_path, "a"), next_ordinal(tmp_path, "a")] == [0, 0]
 
 
 def test_names_of_any_kind_become_folders_of_their_own(tmp_path: Path) -> None:
