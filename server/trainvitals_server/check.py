@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def judge(log: Log) -> list[Incident]:
-    """Return the incidents of a log, in order of detection; a branch goes on with what was known before it."""
+    """Return the incidents of a log, in order; a branch goes on with what was known before it."""
     fold = RunFold(log.path.name)
     for ordinal, branch in enumerate(log.branches):
         session = str(ordinal)

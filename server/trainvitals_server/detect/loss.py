@@ -2,7 +2,7 @@
 
 Everything is relative to where this run has been (`stats.LossBand`); there is no fixed threshold on a loss.
 Needs the series `loss`. It also reads the flags of a row whose loss is not finite (scaler, gradients,
-inputs, labels, weights), but judges gradients and scaler nowhere: that is `gradient` and `scaler`.
+inputs, labels, weights), but judges gradients and scaler nowhere: that is `gradient` and `overflow`.
 """
 
 from __future__ import annotations
@@ -15,65 +15,30 @@ from typing import Literal
 import msgspec
 
 from trainvitals_server.batch import Batch
+from trainvitals_server.detect.excursion import LEAVE_HEIGHT, LOST_HEIGHT, Excursion, rows_needed
+from trainvitals_server.detect.forecast import rows_to_limit
 from trainvitals_server.detect.rows import Row, read_rows
-from trainvitals_server.detect.stats import WARM_UP, LossBand
+from trainvitals_server.detect.stats import LossBand
+from trainvitals_server.detect.young import YOUNG_ROWS, blown_up_since
 from trainvitals_server.finding import Evidence, Finding, Kind, Severity
 
 EARLY_ROWS = 20  # "within the first 20 updates" of immediate_blowup
 FIRST_ROWS = 6  # a non-finite loss this early needs no further story
-HEAD_ROWS = 8  # before it knows its noise, a run is outside only
-HEAD_HEIGHT = 10.0  # when it is several times worse than its first value
-LEAVE_HEIGHT = 0.5  # halfway back to the start, and
-LEAVE_SIGMAS = 8.0  # far beyond the noise: the row is outside the band
-LOST_HEIGHT = 1.25  # clearly worse than where the run began
-LOST_ROWS = 3  # so many of the last four rows: no single bad batch
-RECENT_ROWS = 4
-FALLING_ROWS = 8  # an excursion that only falls gets this many rows to come back
-LEAP_HEIGHT = 3.0  # two rows running this high, and
-LEAP_GROWTH = 3.0  # the second this many times the first: no noise does that
-ABSURD_HEIGHT = 1e8  # a single row is enough: no batch of sane data does that
-YOUNG_ABSURD = 1e5  # in the first rows, against the first value
+LEAVE_SIGMAS = 8.0  # far beyond the noise; halfway back to the start is the other condition
+YOUNG_HEIGHT = 10.0  # while a run is young it must be far higher,
+YOUNG_SIGMAS = 100.0  # far beyond what noise it has shown,
+YOUNG_NEEDED = 8  # and longer
 BACK_ROWS = 4  # rows inside the band that end an excursion
 PERSIST_ROWS = 30  # an excursion this long is no spike
-RISING_FACTOR = 1.1
-RISING_ROWS = 200  # an excursion that rises is followed this long before its level counts as a new normal
+FOLLOW_ROWS = 200  # one that rises or was told is followed longer before its level is the new normal
+NORMAL_FACTOR = 1.5  # what was once accepted as normal must be exceeded this far to be news
 FAR_HEIGHT = 10.0  # "far above the start"
 SPIKE_HEIGHT = 1.0  # what is worth telling once it is over
 SPIKE_GROWTH = 2.0  # taller than those that this run has come back from
 FORGET = 0.9  # with each new one the old ones count less
-BACK_AT_START = 0.8  # everything learned so far is lost,
-BACK_AT_START_ROWS = 12  # and not for a moment
 FAST_ROWS = 20  # warnings shorter than this are "fast"
-CLEAR_GAIN = 1.5  # a rate that grows by less may be noise
-LIMIT_LOG10 = 38.53  # float32 ends here
-STORY_ROWS = 8
-
-
-class Excursion(msgspec.Struct):
-    """The rows since the loss left its band."""
-
-    onset_step: int
-    rows: int = 0
-    inside: int = 0
-    peak: float = 0.0
-    peak_step: int = 0
-    peak_value: float = 0.0
-    steps: list[int] = []
-    values: list[float] = []
-    heights: list[float] = []
-    alarm: Kind | None = None
-    warned: bool = False
-    first_heights: list[float] = []
-
-    @property
-    def is_rising(self) -> bool:
-        """Whether its latest rows are higher than its first ones."""
-        return median(self.heights) > RISING_FACTOR * median(self.first_heights)
-
-    @property
-    def jumped(self) -> bool:
-        """Whether most of the way was made in the first rows."""
-        return max(self.first_heights[:3]) >= self.peak / 2
+MAX_COUNTED = 4096  # rows that tell how usual high ones are
+TOLD_VALUES = 8
 
 
 class LossFold(msgspec.Struct):
@@ -88,6 +53,11 @@ class LossFold(msgspec.Struct):
     poisoned_rows: int = 0
     clean_rows: int = 0
     tallest: float = 0.0
+    high_rows: int = 0
+    counted_rows: int = 0
+    normal: float = 0.0
+    young: list[float] = []
+    young_steps: list[int] = []
 
     def feed(self, batch: Batch) -> list[Finding]:
         """Return what the rows of `batch` say about the loss."""
@@ -137,12 +107,68 @@ class LossFold(msgspec.Struct):
     def _finite(self, row: Row, findings: list[Finding]) -> None:
         if self.poisoned_step is not None:
             self._after_nonfinite(row, findings)
+        if self.excursion is None and len(self.young) < YOUNG_ROWS:
+            self._young(row, findings)
+            if self.excursion is not None:
+                return
         if self.excursion is None and not self._leaves(row.value):
+            self._count(1, int(self.band.height(row.value) >= LOST_HEIGHT))
             self.band.accept(row.value)
             return
         if self.excursion is None:
-            self.excursion = Excursion(onset_step=row.step)
+            self.excursion = Excursion(onset_step=row.step, before=self._height_before())
         self._follow(row, self.excursion, findings)
+
+    def _height_before(self) -> float:
+        return self.band.height(self.last_value) if math.isfinite(self.last_value) else 0.0
+
+    def _young(self, row: Row, findings: list[Finding]) -> None:
+        self.young.append(row.value)
+        self.young_steps.append(row.step)
+        since = blown_up_since(self.young)
+        if since is None:
+            return
+        out = Excursion(onset_step=self.young_steps[since])
+        for step, value in zip(self.young_steps[since:], self.young[since:], strict=True):
+            out.add(step, value, self.band.height(value), is_inside=False)
+        self.excursion = out
+        self._alarm(row, out, findings)
+
+    def _leaves(self, value: float) -> bool:
+        band = self.band
+        height, sigmas = band.height(value), band.sigmas(value)
+        if band.rows < YOUNG_ROWS:
+            return band.noise > 0 and height >= YOUNG_HEIGHT and sigmas >= YOUNG_SIGMAS
+        return height >= max(LEAVE_HEIGHT, NORMAL_FACTOR * self.normal) and sigmas >= LEAVE_SIGMAS
+
+    def _follow(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
+        height = self.band.height(row.value)
+        is_inside = height < LEAVE_HEIGHT or self.band.sigmas(row.value) < LEAVE_SIGMAS
+        out.add(row.step, row.value, height, is_inside=is_inside)
+        if out.inside >= BACK_ROWS:
+            self._come_back(row, out, findings)
+        elif out.alarm is None:
+            self._judge(row, out, findings)
+
+    def _judge(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
+        high_rows, rows = out.history()
+        needed = rows_needed(self.high_rows + high_rows, self.counted_rows + rows)
+        if self.band.rows < YOUNG_ROWS:
+            needed = max(needed, YOUNG_NEEDED)
+        judgement = out.judge(needed=needed, tallest=self.tallest)
+        if judgement == "critical":
+            self._alarm(row, out, findings)
+        elif judgement == "warning" and not out.warned:
+            out.warned = True
+            findings.append(self._divergence(row, out, "warning"))
+        elif out.rows >= (FOLLOW_ROWS if out.warned or out.is_rising else PERSIST_ROWS):
+            if out.jumped and out.stays_put and not out.warned:
+                findings.append(self._spike(row, out, "persisted"))
+            self._rebase(out)
+
+    def _alarm(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
+        out.alarm = self._name_divergence(out)
+        findings.append(self._divergence(row, out, "critical"))
 
     def _after_nonfinite(self, row: Row, findings: list[Finding]) -> None:
         """A loss that is finite again for a while: the weights were not poisoned."""
@@ -163,60 +189,6 @@ class LossFold(msgspec.Struct):
         )  # fmt: skip
         self.poisoned_step, self.poisoned_rows, self.clean_rows = None, 0, 0
 
-    def _leaves(self, value: float) -> bool:
-        band = self.band
-        if band.rows < HEAD_ROWS:
-            return band.rows > 0 and band.height(value) >= HEAD_HEIGHT
-        return band.height(value) >= LEAVE_HEIGHT and band.sigmas(value) >= LEAVE_SIGMAS
-
-    def _follow(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
-        height = self.band.height(row.value)
-        out.rows += 1
-        out.steps = [*out.steps[1 - STORY_ROWS :], row.step]
-        out.values = [*out.values[1 - STORY_ROWS :], row.value]
-        out.heights = [*out.heights[1 - STORY_ROWS :], height]
-        if len(out.first_heights) < STORY_ROWS:
-            out.first_heights.append(height)
-        if height > out.peak:
-            out.peak, out.peak_step, out.peak_value = height, row.step, row.value
-        inside = height < LEAVE_HEIGHT or self.band.sigmas(row.value) < LEAVE_SIGMAS
-        out.inside = out.inside + 1 if inside else 0
-        if out.inside >= BACK_ROWS:
-            self._come_back(row, out, findings)
-        elif out.alarm is None:
-            self._judge(row, out, findings)
-
-    def _judge(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
-        if out.inside == 0 and self._is_lost(out):
-            out.alarm = self._name_divergence(out)
-            findings.append(self._divergence(row, out, "critical"))
-        elif not out.warned and self._is_back_at_start(out):
-            out.warned = True
-            findings.append(self._divergence(row, out, "warning"))
-        elif out.rows >= PERSIST_ROWS and not (out.is_rising and out.rows < RISING_ROWS):
-            if out.jumped and min(out.heights) >= LEAVE_HEIGHT and not out.warned:
-                findings.append(self._spike(row, out, "persisted"))
-            self._rebase(out)
-
-    def _is_lost(self, out: Excursion) -> bool:
-        heights = out.heights
-        now = heights[-1]
-        if self.rows < EARLY_ROWS // 4 and now >= YOUNG_ABSURD:
-            return True
-        if now >= ABSURD_HEIGHT:
-            return True
-        if len(heights) >= 2 and heights[-2] >= LEAP_HEIGHT and now >= LEAP_GROWTH * heights[-2]:
-            return True
-        high = sum(height >= LOST_HEIGHT for height in heights[-RECENT_ROWS:])
-        if high < LOST_ROWS or now < LOST_HEIGHT:
-            return False
-        falls = out.peak == max(heights) and all(a > b for a, b in pairwise(heights))
-        return not falls or (len(heights) >= FALLING_ROWS and now > out.peak / 2)
-
-    def _is_back_at_start(self, out: Excursion) -> bool:
-        high = out.rows >= BACK_AT_START_ROWS and min(out.heights) >= BACK_AT_START
-        return high and self.rows >= WARM_UP and median(out.heights) >= median(out.first_heights)
-
     def _name_divergence(self, out: Excursion) -> Kind:
         left = self._rows_left(out)
         if self.rows < EARLY_ROWS:
@@ -231,7 +203,7 @@ class LossFold(msgspec.Struct):
 
     def _divergence(self, row: Row, out: Excursion, severity: Severity) -> Finding:
         times = f"{out.heights[-1]:.3g} times its whole range so far above its best"
-        story = ", ".join(f"{value:.4g}" for value in out.values)
+        story = ", ".join(f"{value:.4g}" for value in out.values[-TOLD_VALUES:])
         return Finding(
             kind=out.alarm or "gradual_divergence", severity=severity, onset_step=out.onset_step,
             detected_step=row.step,
@@ -258,6 +230,7 @@ class LossFold(msgspec.Struct):
         elif self._is_worth_telling(out):
             findings.append(self._spike(row, out, "recovered"))
         self.tallest = max(self.tallest * FORGET, out.peak)
+        self._count(out.rows, out.high_rows)
         self.excursion = None
 
     def _is_worth_telling(self, out: Excursion) -> bool:
@@ -277,42 +250,24 @@ class LossFold(msgspec.Struct):
 
     def _rebase(self, out: Excursion) -> None:
         """The loss stays on another level: from here on that is its band."""
+        self.normal = median(out.heights)
         for value in out.values:
             self.band.accept(value)
+        self._count(out.rows, out.high_rows)
         self.excursion = None
+
+    def _count(self, rows: int, high_rows: int) -> None:
+        self.counted_rows += rows
+        self.high_rows += high_rows
+        if self.counted_rows > MAX_COUNTED:
+            self.counted_rows //= 2
+            self.high_rows //= 2
 
     def _band_facts(self) -> dict[str, float | int | str | bool | None]:
         band = self.band
         if not band.rows:
             return {}
         return {"best": band.best, "start": band.start, "noise": band.noise, "rows_before": self.rows}
-
-
-def rows_to_limit(rises: list[float]) -> float:
-    """Return how many rows the loss has left before float32 ends, if it goes on rising like this.
-
-    The growth is taken as geometric; where its rate itself grows, that growth is continued too.
-    """
-    heights = [math.log10(rise) for rise in rises if rise > 0]
-    if len(heights) < 2:
-        return math.inf
-    tail = heights[-4:]
-    rates = [b - a for a, b in pairwise(tail)]
-    rate = rates[-1]
-    left = LIMIT_LOG10 - heights[-1]
-    if rate <= 0:
-        return math.inf
-    if left <= 0:
-        return 0.0
-    gains = [b / a if a > 0 else 1.0 for a, b in pairwise(rates)]
-    gain = min(gains, default=1.0)
-    gain = gain if gain >= CLEAR_GAIN else 1.0
-    rows = 0.0
-    while left > 0 and rows < 10 * FAST_ROWS:
-        rate *= min(max(gain, 1.0), 10.0)
-        left -= rate
-        rows += 1
-    return rows if left <= 0 else math.inf
 
 
 def _spell(value: float) -> str:

@@ -79,7 +79,7 @@ class LossBand(msgspec.Struct):
         self.recent = [*self.recent[-BLOCK:], value]
         self.best = min(self.best, median(self.recent[-HEAD:]))
         steps = [abs(b - a) for a, b in pairwise(self.recent)]
-        if len(steps) >= 2:
+        if steps:
             self.noise = MAD_TO_SIGMA * median(steps) / math.sqrt(2)
 
     def _close_block(self) -> None:

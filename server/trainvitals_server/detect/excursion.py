@@ -1,0 +1,146 @@
+"""Excursion: the rows since the loss left its band, and what they amount to.
+
+Heights are those of `stats.LossBand`: 1 is as bad as the start of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Literal
+
+import msgspec
+
+from trainvitals_server.finding import Kind
+
+LEAVE_HEIGHT = 0.5  # halfway back to the start: the row is outside the band
+LOST_HEIGHT = 1.25  # clearly worse than where the run began
+SEVERE_HEIGHT = 3.0  # no curriculum, no ramp, no restart does that
+LEAP_GROWTH = 3.0  # two severe rows, the second this many times the first: no noise does that
+GREAT_LEAP = 30.0  # where the first of the two is merely high
+ABSURD_HEIGHT = 1e8  # a single row is enough: no batch of sane data does that
+MAX_ROWS_NEEDED = 20
+CHANCE = 1e-6  # how unlikely it must be that so many high rows in a row are this run's usual noise
+PRIOR_ROWS = 500  # one high row in so many is expected of any run
+FALLING_ROWS = 8  # an excursion that only falls gets this many rows to come back
+RISING_GROWTH = 1.2  # the latest three rows against the first three
+RISING_ROWS = 6
+STAY_ROWS = 20  # everything learned is lost, and not for a moment
+STAY_HEIGHT = 0.8
+STAY_SHARE = 0.95
+PUT_SHARE = 0.8  # a loss that has come down by more is on its way back
+JUMP_SHARE = 0.3  # the row before a jump was this much lower than the rows after it
+MEMORY = 24
+RECENT = 4
+HEAD = 8
+
+Judgement = Literal["critical", "warning"]
+
+
+class Excursion(msgspec.Struct):
+    """State of one excursion. `before` is the height of the last row inside the band."""
+
+    onset_step: int
+    before: float = 0.0
+    rows: int = 0
+    high_rows: int = 0
+    dips: int = 0
+    inside: int = 0
+    peak: float = 0.0
+    peak_step: int = 0
+    peak_value: float = 0.0
+    steps: list[int] = []
+    values: list[float] = []
+    heights: list[float] = []
+    head: list[float] = []
+    alarm: Kind | None = None
+    warned: bool = False
+
+    def add(self, step: int, value: float, height: float, *, is_inside: bool) -> None:
+        """Take one more row."""
+        self.rows += 1
+        self.high_rows += height >= LOST_HEIGHT
+        self.dips += is_inside
+        self.inside = self.inside + 1 if is_inside else 0
+        self.steps = [*self.steps[1 - MEMORY :], step]
+        self.values = [*self.values[1 - MEMORY :], value]
+        self.heights = [*self.heights[1 - MEMORY :], height]
+        if len(self.head) < HEAD:
+            self.head.append(height)
+        if height > self.peak:
+            self.peak, self.peak_step, self.peak_value = height, step, value
+
+    def judge(self, *, needed: int, tallest: float) -> Judgement | None:
+        """Return what the rows so far amount to.
+
+        `needed` high rows make a pattern in this run, `tallest` is the height it has come back from.
+        """
+        if self.inside:
+            return None
+        if self._is_absurd(tallest) or (self._stays_above(SEVERE_HEIGHT, needed) and not self._only_falls()):
+            return "critical"
+        if self._stays_above(LOST_HEIGHT, needed) and self._rises():
+            return "warning"
+        return "warning" if self._stays(needed) else None
+
+    def history(self) -> tuple[int, int]:
+        """Return (high rows, rows) of its past, where it has dipped back into the band: a restless loss."""
+        if not self.dips:
+            return 0, 0
+        recent = self.heights[-RECENT:]
+        return self.high_rows - sum(height >= LOST_HEIGHT for height in recent), self.rows - len(recent)
+
+    @property
+    def is_rising(self) -> bool:
+        """Whether its latest rows are higher than its first ones."""
+        return median(self.heights) > RISING_GROWTH * median(self.head)
+
+    @property
+    def jumped(self) -> bool:
+        """Whether most of the way was made in one row."""
+        first = median(self.head[:3])
+        return first >= self.peak / 2 and self.before <= JUMP_SHARE * first
+
+    @property
+    def stays_put(self) -> bool:
+        """Whether its latest rows are about as high as its first ones."""
+        latest = self.heights[-HEAD:]
+        return min(latest) >= LEAVE_HEIGHT and median(latest) >= PUT_SHARE * median(self.head)
+
+    def _is_absurd(self, tallest: float) -> bool:
+        now = self.heights[-1]
+        if now >= ABSURD_HEIGHT:
+            return True
+        last = self.heights[-2] if len(self.heights) >= 2 else 0.0
+        leaps = last >= SEVERE_HEIGHT and now >= LEAP_GROWTH * max(last, tallest)
+        return leaps or (last >= LOST_HEIGHT and now >= GREAT_LEAP * max(last, tallest))
+
+    def _stays_above(self, limit: float, needed: int) -> bool:
+        """Whether the latest row and `needed` of the last `needed + 1` are above the limit."""
+        recent = self.heights[-needed - 1 :]
+        return self.heights[-1] >= limit and sum(height >= limit for height in recent) >= needed
+
+    def _only_falls(self) -> bool:
+        heights = self.heights
+        if self.rows > FALLING_ROWS:
+            return heights[-1] < self.peak / 2 and fmean(heights[-3:]) < fmean(heights[-6:-3])
+        return all(a > b for a, b in pairwise(heights))
+
+    def _rises(self) -> bool:
+        enough = self.rows >= RISING_ROWS and not self.dips
+        return enough and fmean(self.heights[-3:]) >= RISING_GROWTH * fmean(self.head[:3])
+
+    def _stays(self, needed: int) -> bool:
+        rows = max(STAY_ROWS, needed)
+        if self.rows < rows or min(self.heights[-rows:]) < STAY_HEIGHT:
+            return False
+        return median(self.heights[-HEAD:]) >= STAY_SHARE * median(self.head)
+
+
+def rows_needed(high_rows: int, rows: int) -> int:
+    """Return how many high rows in a row would be no chance in a run that has had `high_rows` of `rows`."""
+    share = (1 + high_rows) / (PRIOR_ROWS + rows)
+    if share >= 1:
+        return MAX_ROWS_NEEDED
+    return min(max(3, math.ceil(math.log(CHANCE) / math.log(share))), MAX_ROWS_NEEDED)

@@ -1,0 +1,40 @@
+"""Young: the first rows of a run, before it knows its own noise.
+
+Only what no noise explains counts here: a value beyond all proportion, or a rise that multiplies row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+YOUNG_ROWS = 8
+ABSURD = 1e4  # times the largest value so far
+CHAIN_ROWS = 3  # rises in a row,
+CHAIN_GROWTH = 3.0  # each this many times the one before,
+CHAIN_REACH = 10.0  # the last one this many times the largest value before the chain
+
+
+def blown_up_since(values: Sequence[float]) -> int | None:
+    """Return the index of the row in which the first rows began to blow up; None while they have not.
+
+    Asked after each row; `values` are the rows up to now, all finite.
+    """
+    if len(values) < 2:
+        return None
+    before, now = values[:-1], values[-1]
+    size = max(abs(value) for value in before)
+    if now - min(before) >= ABSURD * size > 0:
+        return len(values) - 1
+    return _chain(values)
+
+
+def _chain(values: Sequence[float]) -> int | None:
+    before, chain = values[:-CHAIN_ROWS], values[-CHAIN_ROWS:]
+    if not before:
+        return None
+    rises = [value - min(before) for value in chain]
+    grows = rises[0] > 0 and all(b >= CHAIN_GROWTH * a for a, b in pairwise(rises))
+    if grows and rises[-1] >= CHAIN_REACH * max(abs(value) for value in before):
+        return len(before)
+    return None
