@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import math
 import random
 import sqlite3
 import time
@@ -40,6 +41,8 @@ IDLE_S = 30.0  # how long it sleeps at most: the wall clock may jump
 TROUBLE_S = 5.0  # pause after the database refused
 CLOSE_S = 2.0  # for what is on its way when the server stops; the rest is sent after the next start
 ERROR_CHARS = 300
+KEEP_S = 30 * 86400.0  # how long the delivery log goes back
+FORGET_EVERY_S = 3600.0
 GONE = 410
 
 _log = logging.getLogger(__name__)
@@ -73,6 +76,7 @@ class Outbox:
         self._worker: asyncio.Task[None] | None = None
         self._sending: dict[str, asyncio.Task[None]] = {}  # by endpoint
         self._awaited: dict[str, asyncio.Future[Try]] = {}  # by message
+        self._forget_at = -math.inf
 
     async def start(self) -> None:
         """Bring in the settings' endpoints and begin to send."""
@@ -103,20 +107,17 @@ class Outbox:
 
     async def first_try(self, message_id: str) -> Try | None:
         """Wake up and return how the next try of a message ends; None if that takes too long."""
-        future: asyncio.Future[Try] = asyncio.get_running_loop().create_future()
-        self._awaited[message_id] = future
+        future = self._awaited.setdefault(message_id, asyncio.get_running_loop().create_future())
         self._woken.set()
-        try:
-            return await asyncio.wait_for(future, TIMEOUT_S + CLOSE_S)
-        except TimeoutError:
-            return None
-        finally:
-            del self._awaited[message_id]
+        done, _ = await asyncio.wait({future}, timeout=TIMEOUT_S + CLOSE_S)
+        self._awaited.pop(message_id, None)
+        return future.result() if done else None
 
     async def _run(self) -> None:
         while True:
             self._woken.clear()
             try:
+                await self._forget_old()
                 pause = await self._round()
             except ServerError as error:
                 _log.warning("alerts wait: %s", error)
@@ -125,6 +126,12 @@ class Outbox:
                 # Not `wait_for`: before Python 3.12 it loses a cancellation that meets the event.
                 async with asyncio.timeout(min(pause, IDLE_S)):
                     await self._woken.wait()
+
+    async def _forget_old(self) -> None:
+        now = self._clock()
+        if now >= self._forget_at:
+            self._forget_at = now + FORGET_EVERY_S
+            await self._write(lambda c: outbox.delete_old(c, now - KEEP_S))
 
     async def _round(self) -> float:
         """Begin to send what is due; return the seconds until the next message is."""

@@ -107,9 +107,7 @@ async def test_webhook(webhook_id: str, services: Parts) -> JsonResponse:
     now = services.clock()
 
     def enqueue(c: sqlite3.Connection) -> str:
-        endpoint = _find(c, webhook_id)
-        if endpoint.disabled_at is not None:
-            raise Conflict(f"webhook {webhook_id} does not send: {endpoint.disabled_why}")
+        _check_sending(_find(c, webhook_id))
         return outbox.add_message(c, webhook_id, trial_message(now), now, due_at=now)
 
     message_id = await _write(services, enqueue)
@@ -127,8 +125,14 @@ async def list_deliveries(services: Parts, webhook_id: str | None = None, limit:
 async def redeliver(message_id: str, services: Parts) -> JsonResponse:
     """Send a message once more, under the same webhook-id, and return how that ended."""
     now = services.clock()
-    if not await _write(services, lambda c: outbox.redeliver(c, message_id, now)):
-        raise NotFound(f"no delivery {message_id}", message_id=message_id)
+
+    def queue_again(c: sqlite3.Connection) -> None:
+        webhook_id = outbox.redeliver(c, message_id, now)
+        if webhook_id is None:
+            raise NotFound(f"no delivery {message_id}", message_id=message_id)
+        _check_sending(_find(c, webhook_id))
+
+    await _write(services, queue_again)
     return JsonResponse(await _tried(services, message_id))
 
 
@@ -143,6 +147,11 @@ def _find(c: sqlite3.Connection, webhook_id: str) -> Endpoint:
     if endpoint is None:
         raise _unknown(webhook_id)
     return endpoint
+
+
+def _check_sending(endpoint: Endpoint) -> None:
+    if endpoint.disabled_at is not None:
+        raise Conflict(f"webhook {endpoint.endpoint_id} does not send: {endpoint.disabled_why}")
 
 
 def _add(c: sqlite3.Connection, endpoint: Endpoint) -> None:

@@ -35,9 +35,12 @@ def enqueue_alerts(c: sqlite3.Connection, incident: Incident, change: str, now: 
 
 
 def _enqueue_one(c: sqlite3.Connection, incident: Incident, endpoint: Endpoint, now: float) -> int:
+    alert = _find_alert(c, incident, endpoint, now)
+    if alert is None and incident.severity == "info":
+        return 0  # most incidents: not worth counting
     decision = decide(
         incident,
-        _find_alert(c, incident, endpoint, now),
+        alert,
         min_severity=endpoint.min_severity,
         opened_recently=outbox.count_opened(c, endpoint.endpoint_id, now - STORM_WINDOW_S),
         now=now,

@@ -167,10 +167,16 @@ def disable_endpoint(c: sqlite3.Connection, endpoint_id: str, why: str, now: flo
     )
 
 
-def redeliver(c: sqlite3.Connection, message_id: str, now: float) -> bool:
-    """Make a message due at once, whatever became of it; return whether there is such a message."""
-    query = "UPDATE outbox SET next_try_at = ?, outcome = NULL WHERE message_id = ?"
-    return c.execute(query, (now, message_id)).rowcount > 0
+def redeliver(c: sqlite3.Connection, message_id: str, now: float) -> str | None:
+    """Make a message due at once, whatever became of it; return its endpoint, None without such a message."""
+    query = "UPDATE outbox SET next_try_at = ?, outcome = NULL WHERE message_id = ? RETURNING endpoint_id"
+    row = c.execute(query, (now, message_id)).fetchone()
+    return row[0] if row else None
+
+
+def delete_old(c: sqlite3.Connection, before: float) -> None:
+    """Forget what was delivered or given up and is older than `before`."""
+    c.execute("DELETE FROM outbox WHERE next_try_at IS NULL AND created_at < ?", (before,))
 
 
 def list_messages(c: sqlite3.Connection, endpoint_id: str | None, limit: int) -> list[dict[str, object]]:

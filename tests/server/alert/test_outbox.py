@@ -396,6 +396,20 @@ def test_a_setting_that_cannot_be_used_is_told_before_anything_starts(
         Outbox(database, replace(CONFIG, **fields))
 
 
+async def test_the_log_goes_back_a_month_and_what_waits_stays(database: Database) -> None:
+    async with _bench(database) as bench:
+        await bench.save()
+        await bench.settled()
+        await _set(bench, disabled_at=1.0, disabled_why="paused")
+        await bench.write(lambda c: outbox.add_message(c, "hook1", trial_message(0.0), bench.now, due_at=0.0))
+        bench.now += worker.KEEP_S
+        await bench.outbox._forget_old()
+        assert len(bench.messages()) == 2
+        bench.now += worker.FORGET_EVERY_S
+        await bench.outbox._forget_old()
+        assert [message["event"] for message in bench.messages()] == ["test"]
+
+
 async def test_fifty_rounds_leave_no_task_behind(database: Database) -> None:
     before = len(asyncio.all_tasks())
     for _ in range(50):
