@@ -1,7 +1,7 @@
 // What the run is made of: precision, optimizer, versions; and its layers, the first bad ones on top.
 
 import { ellipsis, h } from "./dom.js";
-import { number, whole, words } from "./format.js";
+import { clipped, number, whole, words } from "./format.js";
 
 /** @typedef {import("./records.js").RunDetail} RunDetail */
 /** @typedef {import("./records.js").Layer} Layer */
@@ -9,6 +9,8 @@ import { number, whole, words } from "./format.js";
 /** @typedef {import("./codec.js").Json} Json */
 
 const MAX_LAYERS = 400;
+const MAX_KEY = 100;
+const NUMERIC = new Set(["Parameters", "First at step", "Non-finite", "Norm before"]);
 const PLAIN = /** @type {const} */ ([
   ["dtype_policy", "Precision policy"],
   ["loss_scaling", "Loss scaling"],
@@ -46,7 +48,7 @@ export function environmentView(run) {
 /** @param {string} name @param {unknown} value @returns {HTMLElement | null} */
 function row(name, value) {
   if (value === undefined || value === "") return null;
-  return h("div", {}, h("dt", {}, ellipsis(name)), h("dd", {}, ellipsis(scalar(value))));
+  return h("div", {}, h("dt", {}, clipped(name, MAX_KEY)), h("dd", {}, ellipsis(scalar(value))));
 }
 
 /** @param {unknown} value @returns {string} */
@@ -106,7 +108,11 @@ function layerRow({ name, kind, parameters, dtype, computeDtype, trainable }, po
 
 /** @param {string[]} heads @param {HTMLElement[]} rows */
 function table(heads, rows) {
-  const head = h("tr", {}, ...heads.map((text) => h("th", { scope: "col" }, text)));
+  const head = h(
+    "tr",
+    {},
+    ...heads.map((text) => h("th", { scope: "col", class: NUMERIC.has(text) && "number" }, text)),
+  );
   return h(
     "div",
     { class: "scroll" },

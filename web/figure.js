@@ -25,7 +25,8 @@ const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 export function figureOf(state, chart, colors) {
   const track = shownTrack(state, chart.series) ?? emptyTrack();
   const log = isLogScale(chart, state.logScale[chart.series], extentOf(track));
-  const line = lineOf(track, state.gaps);
+  // Of a count the most is what matters: one bad step among hundreds must not read as 0.
+  const line = lineOf(track, state.gaps, chart.isCount ? "max" : "last");
   const labels = chart.isWide ? labelsOf(state, colors) : [];
   return {
     log,
@@ -45,7 +46,7 @@ export function figureOf(state, chart, colors) {
 
 /** @param {{x: (number|null)[], y: (number|null)[]}} outline @param {Palette} colors */
 function envelopeTrace(outline, colors) {
-  const line = { width: 1, color: colors["accent-tint"] };
+  const line = { width: 1, color: colors["accent-edge"] }; // a spike of one step is an edge only
   const fill = { fill: "toself", fillcolor: colors["accent-tint"] };
   return { type: "scatter", mode: "lines", ...outline, ...fill, line, hoverinfo: "skip", showlegend: false };
 }

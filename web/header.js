@@ -83,7 +83,7 @@ export function toolbarView(state, dispatch) {
     );
   const isPaused = state.range !== null;
   return [
-    followButton(isPaused, dispatch),
+    followButton(state, dispatch),
     h(
       "span",
       { class: "muted range", "data-testid": "range" },
@@ -104,8 +104,11 @@ export function toolbarView(state, dispatch) {
   ].filter((item) => item !== null);
 }
 
-/** @param {boolean} isPaused @param {Dispatch} dispatch */
-function followButton(isPaused, dispatch) {
+/** @param {State} state @param {Dispatch} dispatch */
+function followButton({ range, run }, dispatch) {
+  const isPaused = range !== null;
+  const isOver = !run || !ALIVE.includes(run.state);
+  const text = isOver ? ["All steps", "Zoomed · show all"] : ["Following", "Paused · resume"];
   const attributes = {
     type: "button",
     id: "follow",
@@ -115,8 +118,8 @@ function followButton(isPaused, dispatch) {
   const click = () => dispatch({ type: "follow" });
   return h(
     "button",
-    { ...attributes, "data-paused": isPaused, click },
-    isPaused ? "Paused · resume" : "Following",
+    { ...attributes, "data-paused": String(isPaused), "data-over": String(isOver), click },
+    text[Number(isPaused)],
   );
 }
 

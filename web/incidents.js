@@ -94,7 +94,13 @@ function card(incident, dispatch) {
       "div",
       { class: "columns" },
       h("section", {}, h("h3", {}, "Why"), list("ul", incident.why), evidence(incident, dispatch)),
-      h("section", {}, h("h3", {}, "Next"), list("ol", incident.next), first ? cause(first, "first") : null),
+      h(
+        "section",
+        {},
+        h("h3", {}, "Next"),
+        list("ol", incident.next),
+        first ? cause(first, "first", [...incident.why, ...incident.next]) : null,
+      ),
     ),
     rest.length ? otherCauses(rest) : null,
   );
@@ -165,15 +171,21 @@ function list(tag, items) {
   return h(tag, {}, ...items.map((item) => h("li", {}, clipped(item, MAX_TEXT))));
 }
 
-/** @param {Cause} item @param {string} key */
-function cause(item, key) {
+/**
+ * What was said above is not said again.
+ * @param {Cause} item @param {string} key @param {string[]} [said]
+ */
+function cause(item, key, said = []) {
   return h(
     "div",
     { class: "cause", "data-cause": item.cause },
     h("p", { class: "cause-name" }, h("b", {}, words(item.cause)), confidence(item.confidence)),
-    item.fix ? h("p", {}, clipped(item.fix, MAX_TEXT)) : null,
+    item.fix && !said.includes(item.fix) ? h("p", {}, clipped(item.fix, MAX_TEXT)) : null,
     item.snippet ? codeBlock(item.snippet, `Copy the fix for ${words(item.cause)}`, `copy ${key}`) : null,
-    reasons("For", item.supports),
+    reasons(
+      "For",
+      item.supports.filter((text) => !said.includes(text)),
+    ),
     reasons("Against", item.against),
   );
 }

@@ -7,6 +7,7 @@ const NAMES = /** @type {const} */ ([
   "surface",
   "accent",
   "accent-tint",
+  "accent-edge",
   "critical",
   "warning",
   "info",

@@ -48,6 +48,12 @@ function dispatch(action) {
   schedule();
 }
 
+/** @param {Action} action what a click in an incident asks for: a zoom is no use below the edge of the window */
+function dispatchFromCard(action) {
+  dispatch(action);
+  if (action.type === "zoom") byId("view").scrollIntoView();
+}
+
 function schedule() {
   if (isScheduled) return;
   isScheduled = true;
@@ -71,7 +77,7 @@ function draw() {
   if (changed("run", "tracks")) refill(byId("figures"), ...figuresView(now));
   if (now.run && changed("run")) showRun(now.run, before?.run ?? null);
   if (changed("incidents", "incidentId", "isLoaded") || before?.run?.state !== now.run?.state) {
-    refill(byId("incidents"), ...incidentView(now, dispatch));
+    refill(byId("incidents"), ...incidentView(now, dispatchFromCard));
   }
   if (changed("range", "detail", "run", "tracks")) refill(byId("view"), ...toolbarView(now, dispatch));
   if (now.run && changed("run", "badLayers")) panel("first-bad", firstBadView(now.run, now.badLayers));

@@ -146,9 +146,10 @@ export function extentOf(track) {
 
 /**
  * The line: one point a bucket, `null` where it breaks.
- * @param {Track} track @param {Gap[]} gaps @returns {{x: number[], y: (number | null)[]}}
+ * @param {Track} track @param {Gap[]} gaps @param {"last" | "max"} [field] what stands for a bucket
+ * @returns {{x: number[], y: (number | null)[]}}
  */
-export function lineOf(track, gaps) {
+export function lineOf(track, gaps, field = "last") {
   /** @type {number[]} */
   const x = [];
   /** @type {(number | null)[]} */
@@ -159,7 +160,7 @@ export function lineOf(track, gaps) {
       y.push(null);
     }
     x.push(track.lastStep[i]);
-    y.push(Number.isNaN(track.last[i]) ? null : track.last[i]);
+    y.push(Number.isNaN(track[field][i]) ? null : track[field][i]);
   });
   return { x, y };
 }

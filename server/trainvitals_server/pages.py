@@ -77,7 +77,6 @@ def security_headers() -> dict[str, str]:
         "Content-Security-Policy": "; ".join(policy),
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
-        "Cross-Origin-Opener-Policy": "same-origin",
     }
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, sync_playwright
 
 from e2e.pushed_run import Run
 from server_process import ServerProcess, running_server
@@ -15,6 +16,8 @@ from server_process import ServerProcess, running_server
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 TIMEOUT_MS = 15_000.0
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+LOUD = ("error", "warning")
 VIEWPORT: ViewportSize = {"width": 1280, "height": 900}
 
 
@@ -34,26 +37,31 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def contexts(browser: Browser) -> Mapping[str, BrowserContext]:
+    """One profile for each theme: it keeps plotly's compiled bundle, which takes a second to compile."""
+    return {scheme: browser.new_context(viewport=VIEWPORT, color_scheme=scheme) for scheme in SCHEMES}
+
+
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Return a function that opens an address; at the end, the consoles of its pages must be clean."""
+def open_page(contexts: Mapping[str, BrowserContext]) -> Iterator[Callable[..., Page]]:
+    """Return a function that opens an address; at the end, the consoles of its pages must be clean.
+
+    Complaints with the text `expected` in them are no failure.
+    """
     complaints: list[str] = []
     pages: list[Page] = []
 
-    def listen(message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
-            complaints.append(message.text)
+    def open_page(url: str, color_scheme: str = "light", expected: str = "ERR_ABORTED") -> Page:
+        def complain(text: str) -> None:
+            if expected not in text:  # by default: a page that was left does not need its icon
+                complaints.append(text)
 
-    def fail(request: Request) -> None:
-        if "ERR_ABORTED" not in (request.failure or ""):  # a page that was left does not need its icon
-            complaints.append(f"{request.failure}: {request.url}")
-
-    def open_page(url: str, color_scheme: str = "light") -> Page:
-        page = browser.new_page(viewport=VIEWPORT, color_scheme=color_scheme)  # type: ignore[arg-type]
+        page = contexts[color_scheme].new_page()
         page.set_default_timeout(TIMEOUT_MS)
-        page.on("console", listen)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("requestfailed", fail)
+        page.on("console", lambda message: complain(message.text) if message.type in LOUD else None)
+        page.on("pageerror", lambda error: complain(str(error)))
+        page.on("requestfailed", lambda request: complain(f"{request.failure}: {request.url}"))
         page.goto(url)
         pages.append(page)
         return page

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from e2e.prefix_proxy import below_prefix
 from e2e.pushed_run import Run
 from server_process import ServerProcess
 from trainvitals import wire
@@ -78,3 +79,21 @@ def test_the_keyboard_reaches_every_run(server: ServerProcess, open_page: OpenPa
     page.get_by_role("link", name="by keyboard").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("by keyboard")
+
+
+def test_all_pages_work_below_a_path_prefix(
+    server: ServerProcess, open_page: OpenPage, new_run: NewRun
+) -> None:
+    run = new_run("prefixed", name="below a prefix")
+    run.rows([1.0] * 10)
+    with below_prefix(server.url, "/user/me/proxy/8765") as address:
+        page = open_page(f"{address}/")
+        expect(page.locator("#link")).to_have_text("Live")
+        page.get_by_role("link", name="below a prefix").click()
+        expect(page.locator('[data-series="loss"] .nsewdrag')).to_be_visible()
+        expect(page.locator("#link")).to_have_text("Live")
+        run.rows([float("nan")])
+        expect(page.locator('[data-series="loss"] .chip')).to_have_text("NaN 1")
+        page.get_by_role("link", name="Runs").click()
+        expect(page.locator("tr[data-run=prefixed] .step")).to_have_text("10")
+        page.close()

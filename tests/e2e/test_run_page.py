@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.pushed_run import Run
+from server_process import running_server
 from trainvitals import wire
 
 pytestmark = pytest.mark.browser
@@ -189,6 +190,36 @@ def test_a_run_can_be_stopped_after_a_second_question(open_page: OpenPage, new_r
     expect(page.get_by_text("Stop requested")).to_be_visible()
 
 
+def test_a_link_shows_the_view_it_was_made_of(open_page: OpenPage, new_run: NewRun) -> None:
+    run = new_run()
+    run.rows([1.0 / (1 + i) for i in range(200)], grad_norm=[1.0] * 200)
+    page = open_page(f"{run.url}#from=40&to=60&log=loss")
+    expect(page.get_by_test_id("range")).to_have_text("Steps 40 – 60")
+    expect(page.get_by_role("button", name="Logarithmic axis for Loss")).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    page.get_by_role("button", name="Zoom out").press("Enter")
+    expect(page.get_by_test_id("range")).to_have_text("Steps 30 – 70")
+    page.get_by_role("button", name="Later steps").press("Enter")
+    expect(page.get_by_test_id("range")).to_have_text("Steps 40 – 80")
+    assert page.url.endswith("#from=40&to=80&log=loss")
+
+
+def test_the_page_comes_back_after_the_server_was_away(tmp_path: Path, open_page: OpenPage) -> None:
+    with running_server(tmp_path) as server:
+        run = Run(server, "survivor")
+        run.rows([1.0] * 10)
+        page = open_page(run.url, expected="ERR_CONNECTION_REFUSED")
+        expect(page.locator("#link")).to_have_text("Live")
+        server.kill()
+        expect(page.locator("#link")).to_have_text("Reconnecting")
+        server.start()
+        run.rows([NAN] * 5)
+        expect(page.locator("#link")).to_have_text("Live")
+        expect(page.locator(f"{LOSS} .chip")).to_have_text("NaN 5")
+        page.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_the_contrast_of_wcag_aa_in_both_themes(
     open_page: OpenPage, new_run: NewRun, scheme: str
@@ -204,3 +235,5 @@ def test_text_has_the_contrast_of_wcag_aa_in_both_themes(
     page.get_by_role("button", name="Theme: light").click()
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == dark) == (scheme == "dark")
+    page.get_by_role("button", name="Theme: dark").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == background

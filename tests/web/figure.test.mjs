@@ -50,6 +50,19 @@ test("non-finite and missing values leave a break that plotly does not bridge", 
   assert.deepEqual(line.y, [1, null, 2, null]);
 });
 
+test("a count of one bad step among many is not drawn as 0", () => {
+  const chart = CHARTS.find((item) => item.isCount);
+  const values = steps(5000).map((i) => (i === 17 ? 9 : 0));
+  const value = { values, present: null };
+  const series = { [chart.series]: { kind: "raw", step: steps(values.length), value } };
+  const state = reduce(initialState("run"), {
+    type: "series",
+    answer: { rank: 0, cursor: 1, gaps: [], series },
+  });
+  const line = figureOf(state, chart, colors).data.find((trace) => trace.connectgaps === false);
+  assert.equal(Math.max(...line.y), 9);
+});
+
 test("an incident is a line at its onset in the colour of its severity, with its lead time shaded", () => {
   const { layout } = figureOf(stateOf(steps(10), { incidents: [incident({})] }), loss, colors);
   const line = layout.shapes.find((shape) => shape.type === "line");
