@@ -5,6 +5,9 @@
    something.
 3. A server that listens beyond loopback (or was given a token) wants a token; a browser's is a cookie, which
    it gets by opening the one-time link that the server prints.
+
+A proxy in front of a server on loopback makes it reachable: it must ask for a password itself, or the server
+must be given a token.
 """
 
 from __future__ import annotations
@@ -271,4 +274,5 @@ def _bearer(connection: HTTPConnection) -> str | None:
 
 
 def _machine_names() -> set[str]:
-    return {socket.gethostname(), socket.getfqdn()}
+    name = socket.gethostname()  # not `getfqdn`: it asks a name server, and may wait for it
+    return {name, f"{name}.local"}
