@@ -28,10 +28,13 @@ class Gate:
         self._acked_seq = acked_seq
         self._first_seq: dict[str, int] = {}
         self._allowed: frozenset[str] | None = None
+        self._latest: tuple[str, ...] = ()
 
     def admit(self, rows: Rows, seq: int) -> Rows:
         """Return `rows` with the series that may go out in frame `seq`."""
-        names = [*rows.columns, *rows.layer_columns]
+        names = (*rows.columns, *rows.layer_columns)
+        if self._allowed is None and names == self._latest:
+            return rows  # the usual case: the same series as before
         if self._allowed is None:
             for name in names[: wire.MAX_COLUMNS]:
                 self._first_seq.setdefault(name, seq)
@@ -39,6 +42,7 @@ class Gate:
                 self._allowed = ALWAYS | frozenset(list(self._first_seq)[:MAX_SERIES])
         passing = self._passing(names)
         if len(passing) == len(names):
+            self._latest = names
             return rows
         return replace_fields(
             rows,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -74,12 +75,16 @@ def join(parts: Iterable[Rows]) -> Iterator[Rows]:
         ValueError: if a column does not fit its steps.
     """
     group: list[Rows] = []
+    shape: object = None
     for part in parts:
         if not len(part):
             continue
-        if group and not _follows(group[-1], part):
+        _check_fit(part)
+        part_shape = _shape(part)
+        if group and (part.steps[0] <= group[-1].steps[-1] or part_shape != shape):
             yield _concatenate(group)
             group = []
+        shape = part_shape
         group.append(part)
     if group:
         yield _concatenate(group)
@@ -98,12 +103,16 @@ def to_frame(rows: Rows, seq: int) -> wire.Steps:
     """Return one frame of `rows`.
 
     Raises:
-        ValueError: if there are more columns than a frame takes, or values that are no numbers.
+        ValueError: if there are more columns than a frame takes, steps out of range, or no numbers.
     """
-    columns = {wire.clip(name): _pack(cells) for name, cells in rows.columns.items()}
-    layer_columns = {wire.clip(name): _pack(cells) for name, cells in rows.layer_columns.items()}
-    first, count = int(rows.steps[0]), len(rows)
-    is_run = int(rows.steps[-1]) - first == count - 1
+    first, last, count = int(rows.steps[0]), int(rows.steps[-1]), len(rows)
+    if not 0 <= first <= last <= wire.MAX_STEP:
+        raise ValueError(f"steps {first} .. {last}; they count from 0")
+    if len(rows.columns) + len(rows.layer_columns) > wire.MAX_COLUMNS:
+        raise ValueError(f"{len(rows.columns) + len(rows.layer_columns)} series in one frame")
+    columns = {_name(name): _pack(cells) for name, cells in rows.columns.items()}
+    layer_columns = {_name(name): _pack(cells) for name, cells in rows.layer_columns.items()}
+    is_run = last - first == count - 1
     return wire.Steps(
         seq=seq,
         first_step=first,
@@ -114,6 +123,11 @@ def to_frame(rows: Rows, seq: int) -> wire.Steps:
         columns=columns,
         layer_columns=layer_columns,
     )
+
+
+@lru_cache(maxsize=4096)
+def _name(name: str) -> str:
+    return wire.clip(name)
 
 
 def _slice(cells: Cells, start: int, stop: int) -> Cells:
@@ -130,23 +144,26 @@ def _pack(cells: Cells) -> wire.Column:
 
 
 def _shape(rows: Rows) -> object:
-    def one(columns: Mapping[str, Cells]) -> list[object]:
-        return [(name, values.dtype, values.shape[1:]) for name, (values, _) in columns.items()]
+    return (
+        rows.layout_id,
+        [(name, values.dtype) for name, (values, _) in rows.columns.items()],
+        [(name, values.dtype, values.shape[1:]) for name, (values, _) in rows.layer_columns.items()],
+    )
 
-    return rows.layout_id, one(rows.columns), one(rows.layer_columns)
 
-
-def _follows(before: Rows, after: Rows) -> bool:
-    return bool(after.steps[0] > before.steps[-1]) and _shape(before) == _shape(after)
+def _check_fit(rows: Rows) -> None:
+    count = len(rows.steps)
+    if len(rows.times) != count:
+        raise ValueError(f"{len(rows.times)} times for {count} steps")
+    for columns, axes in ((rows.columns, 1), (rows.layer_columns, 2)):
+        for name, (values, present) in columns.items():
+            shape = values.shape
+            if len(shape) != axes or shape[0] != count or not (present is None or present.shape == shape):
+                raise ValueError(f"column {name!r} of shape {shape} for {count} steps")
 
 
 def _concatenate(group: list[Rows]) -> Rows:
     first = group[0]
-    for rows in group:
-        for name, (values, present) in [*rows.columns.items(), *rows.layer_columns.items()]:
-            fits = len(values) == len(rows.times) == len(rows)
-            if not fits or (present is not None and present.shape != values.shape):
-                raise ValueError(f"column {name!r} of shape {values.shape} for {len(rows)} steps")
     if len(group) == 1:
         return first
     return Rows(

@@ -172,7 +172,7 @@ class Worker:
             return
         for piece in pieces:
             try:
-                self._backlog.append(partial(_steps, piece), now)
+                self._backlog.append(partial(to_frame, piece), now)
             except _UNSENDABLE as error:
                 self._invalid([piece], str(error), now)
 
@@ -321,12 +321,6 @@ def _hopeless_at(failure: Failure, was_tried: bool) -> float:
     if failure.trouble != "unreachable":
         return failure.since
     return failure.since + GIVE_UP_S if was_tried else float("inf")
-
-
-def _steps(rows: Rows, seq: int) -> wire.Steps:
-    frame = to_frame(rows, seq)
-    _checked(frame)
-    return frame
 
 
 def _checked(message: wire.Sequenced) -> wire.Sequenced:
