@@ -41,7 +41,7 @@ END_TIMEOUT_S = 2.0  # what the thread needs beyond that to write the rest to di
 _senders: weakref.WeakSet[Sender] = weakref.WeakSet()
 _retiring: list[_Life] = []  # of senders that nobody holds any more and that are not done
 _hooks = threading.Lock()
-_has_hooks = False
+_has_fork_hook = False
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Sender:
         self._finalizer = weakref.finalize(self, _retire, self._life)
         self._finalizer.atexit = False
         _senders.add(self)
-        _install_hooks()
+        _install_fork_hook()
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -238,18 +238,16 @@ def _plain(value: object, depth: int = 0) -> Any:  # noqa: ANN401 - the data of 
         return type(value).__name__
 
 
-def _install_hooks() -> None:
-    """Arrange for what must happen at exit and at a fork, once, and not before there is a sender."""
-    global _has_hooks
+def _install_fork_hook() -> None:
+    """Arrange for what must happen at a fork, once, and not before there is a sender."""
+    global _has_fork_hook
     with _hooks:
-        if _has_hooks:
-            return
-        _has_hooks = True
-        atexit.register(_close_all)
-        if hasattr(os, "register_at_fork"):
+        if not _has_fork_hook and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_disarm_all)
+        _has_fork_hook = True
 
 
+@atexit.register  # at import, so that it runs after the goodbyes of whoever imports this
 def _close_all() -> None:
     deadline = time.monotonic() + EXIT_TIMEOUT_S
     lives = [sender._life for sender in _senders if not sender._is_inert]

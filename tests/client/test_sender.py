@@ -280,9 +280,9 @@ sender = Sender(hello(), url=sys.argv[1], spool_dir=Path(sys.argv[2]), console=F
 """
 
 
-def python(code: str, url: str, folder: Path) -> subprocess.Popen[str]:
+def python(code: str, url: str, folder: Path, prelude: str = PRELUDE) -> subprocess.Popen[str]:
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    command = [sys.executable, "-W", "ignore", "-c", PRELUDE + code, url, str(folder)]
+    command = [sys.executable, "-W", "ignore", "-c", prelude + code, url, str(folder)]
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
 
 
@@ -306,6 +306,20 @@ def test_a_program_that_ends_without_a_server_leaves_everything_to_sync(tmp_path
     assert upload(folder, MemoryTransport(store.handler())).is_done
     assert told(store.frames["s1"]) == list(range(200))
     assert not folder.exists()
+
+
+def test_a_goodbye_that_is_said_at_the_very_end_arrives(tmp_path: Path) -> None:
+    code = """
+import atexit
+atexit.register(lambda: sender.bye("interrupted", 7))
+sender = Sender(hello(), url=sys.argv[1], spool_dir=Path(sys.argv[2]), console=False)
+sender.rows(rows(0, 8))
+"""
+    store = Store()
+    with websocket_server(store) as url:
+        finish(python(code, url, tmp_path, prelude=PRELUDE.rpartition("sender =")[0]))
+    assert told(store.frames["s1"]) == list(range(8))
+    assert isinstance(store.frames["s1"][-1], wire.Bye)
 
 
 def test_what_a_program_forgot_before_its_end_arrives_too(tmp_path: Path) -> None:
