@@ -15,11 +15,11 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import TypeVar
 
 import httpx
 
-from trainvitals import __version__
 from trainvitals_server.alert.addresses import LOOPBACK, Network, parse_networks
 from trainvitals_server.alert.endpoint import check_url
 from trainvitals_server.alert.payloads import render
@@ -77,6 +77,7 @@ class Outbox:
         self._sending: dict[str, asyncio.Task[None]] = {}  # by endpoint
         self._awaited: dict[str, asyncio.Future[Try]] = {}  # by message
         self._forget_at = -math.inf
+        self._user_agent = f"trainvitals/{version('trainvitals')}"
 
     async def start(self) -> None:
         """Bring in the settings' endpoints and begin to send."""
@@ -211,7 +212,7 @@ class Outbox:
         headers = {
             "content-type": "application/json",
             "accept-encoding": "identity",
-            "user-agent": f"trainvitals/{__version__}",
+            "user-agent": self._user_agent,
             **signature_headers(endpoint.secret, claim.message_id, int(at), body),
         }
         return self._client.build_request("POST", endpoint.url, content=body, headers=headers)

@@ -3,98 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as changed
 from standardwebhooks import Webhook
 
-from alert_receiver import Receiver, receiver
+from alert_bench import CONFIG, Bench, new_outbox, running_bench
+from alert_receiver import receiver
 from alert_samples import INCIDENT, SECRET, add_run_and_endpoint, endpoint
 from trainvitals_server.alert import outbox as worker
 from trainvitals_server.alert.endpoint import Endpoint
 from trainvitals_server.alert.message import trial_message
 from trainvitals_server.alert.outbox import LEASE_S, Outbox
 from trainvitals_server.alert.policy import GROUP_S
-from trainvitals_server.config import Config
 from trainvitals_server.errors import ConfigError
-from trainvitals_server.incident import Incident
 from trainvitals_server.store import alerts, endpoints, outbox
-from trainvitals_server.store.database import Database, Job
+from trainvitals_server.store.database import Database
 
-T = TypeVar("T")
 
 pytestmark = pytest.mark.anyio
-CONFIG = Config(port=8765)
 DELAYS_S = [5, 30, 120, 600, 1800, 7200, 18000, 36000]
-
-
-@dataclass
-class Bench:
-    """A database, an outbox, and a receiver that `hook1` leads to. `now` is the clock."""
-
-    database: Database
-    hook: Receiver
-    outbox: Outbox
-    now: float
-
-    async def save(self, incident: Incident = INCIDENT, change: str = "new") -> int:
-        """Do what the pipeline does when an incident was saved."""
-        now = self.now
-        count = await self.write(lambda c: alerts.enqueue_alerts(c, incident, change, now))
-        self.outbox.wake()
-        return count
-
-    async def write(self, job: Job[T]) -> T:
-        return await asyncio.wrap_future(self.database.write(job))
-
-    async def take(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the next message that arrived, verified, and its headers."""
-        got = await asyncio.to_thread(self.hook.take)
-        stamp = int(got.headers["webhook-timestamp"])
-        return _verified(got.body, got.headers, stamp, self.now), got.headers
-
-    async def settled(self) -> None:
-        """Wait until nothing is due and every try that began is recorded."""
-        async with asyncio.timeout(10):
-            while await asyncio.to_thread(self.database.read, self._is_busy):
-                await asyncio.sleep(0)
-
-    def _is_busy(self, c: sqlite3.Connection) -> bool:
-        due = outbox.next_due(c, [])
-        found = outbox.list_messages(c, None, 100)
-        return (due is not None and due <= self.now) or any(_is_on_its_way(message) for message in found)
-
-    async def advance(self, seconds: float) -> None:
-        self.now += seconds
-        self.outbox.wake()
-        await self.settled()
-
-    def messages(self) -> list[dict[str, Any]]:
-        return self.database.read(lambda c: outbox.list_messages(c, None, 100))
-
-
-def _is_on_its_way(message: dict[str, Any]) -> bool:
-    return bool(message["tries"]) and (
-        not message["attempts"] or message["attempts"][-1]["try"] < message["tries"]
-    )
-
-
-def _verified(body: bytes, headers: dict[str, str], stamp: int, now: float) -> dict[str, Any]:
-    assert abs(stamp - now) <= 1
-    # The verifier compares with the wall clock, and ours stands still: let it sign, and compare.
-    at = datetime.fromtimestamp(stamp, UTC)
-    assert headers["webhook-signature"] == Webhook(SECRET).sign(headers["webhook-id"], at, body.decode())
-    answer: dict[str, Any] = json.loads(body)
-    return answer
 
 
 @pytest.fixture
@@ -104,27 +38,8 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened.close()
 
 
-@asynccontextmanager
-async def _bench(database: Database, config: Config = CONFIG, **fields: object) -> AsyncIterator[Bench]:
-    with receiver() as hook:
-        bench = Bench(database, hook, None, now=1_800_000_000.0)  # type: ignore[arg-type]  # set below
-        bench.outbox = _outbox(bench, config)
-        add = endpoint(hook.url, **fields)  # type: ignore[arg-type]  # fields of tests
-        database.write(lambda c: add_run_and_endpoint(c, add)).result()
-        await bench.outbox.start()
-        try:
-            yield bench
-        finally:
-            hook.hold.set()
-            await bench.outbox.close()
-
-
-def _outbox(bench: Bench, config: Config = CONFIG) -> Outbox:
-    return Outbox(bench.database, config, clock=lambda: bench.now, unit=lambda: 0.5)
-
-
 async def test_a_critical_incident_arrives_signed_at_once(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         assert await bench.save() == 1
         message, headers = await bench.take()
         assert message["type"] == "incident.opened"
@@ -147,7 +62,7 @@ async def test_the_wall_clock_signature_passes_the_independent_verifier(database
 
 
 async def test_a_warning_leaves_after_its_group_delay(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         await bench.save(changed(INCIDENT, severity="warning"))
         await bench.advance(GROUP_S - 1)
         assert bench.hook.received.empty()
@@ -157,7 +72,7 @@ async def test_a_warning_leaves_after_its_group_delay(database: Database) -> Non
 
 
 async def test_a_warning_that_ends_early_sends_nothing(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         warning = changed(INCIDENT, severity="warning")
         await bench.save(warning)
         await bench.save(changed(warning, state="resolved", revision=2), "resolved")
@@ -167,7 +82,7 @@ async def test_a_warning_that_ends_early_sends_nothing(database: Database) -> No
 
 
 async def test_an_incident_is_opened_escalated_and_resolved_once_each(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         warning = changed(INCIDENT, severity="warning")
         await bench.save(warning)
         await bench.advance(GROUP_S)
@@ -186,7 +101,7 @@ async def test_an_incident_is_opened_escalated_and_resolved_once_each(database: 
 
 
 async def test_retries_follow_the_schedule_under_one_id_and_then_give_up(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         for _ in range(9):
             bench.hook.answer(500)
         await bench.save()
@@ -207,7 +122,7 @@ async def test_retries_follow_the_schedule_under_one_id_and_then_give_up(databas
 async def test_a_server_that_dies_between_sending_and_recording_sends_again_under_the_same_id(
     database: Database,
 ) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         bench.hook.hold.clear()
         await bench.save()
         _, first = await bench.take()
@@ -216,7 +131,7 @@ async def test_a_server_that_dies_between_sending_and_recording_sends_again_unde
             task.cancel()
         await asyncio.sleep(0)
         bench.hook.hold.set()
-        reborn = _outbox(bench)
+        reborn = new_outbox(bench)
         await reborn.start()
         bench.outbox = reborn
         assert await reborn._round() == LEASE_S  # the claim of the dead one still holds
@@ -227,7 +142,7 @@ async def test_a_server_that_dies_between_sending_and_recording_sends_again_unde
 
 
 async def test_410_disables_the_endpoint_and_drops_what_waits(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         bench.hook.answer(410)
         await bench.save()
         await bench.take()
@@ -240,7 +155,7 @@ async def test_410_disables_the_endpoint_and_drops_what_waits(database: Database
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_retry_after_is_obeyed(status: int, database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         bench.hook.answer(status, {"retry-after": "90"})
         await bench.save()
         await bench.take()
@@ -253,7 +168,7 @@ async def test_retry_after_is_obeyed(status: int, database: Database) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_a_failure_and_is_not_followed(status: int, database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         with receiver() as elsewhere:
             bench.hook.answer(status, {"location": elsewhere.url})
             await bench.save()
@@ -266,7 +181,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(status: int, database
 
 
 async def test_what_is_over_never_overtakes_what_was_opened(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         bench.hook.answer(500)
         await bench.save()
         await bench.take()
@@ -280,7 +195,7 @@ async def test_what_is_over_never_overtakes_what_was_opened(database: Database) 
 
 
 async def test_an_endpoint_that_hangs_delays_no_other(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         bench.hook.hold.clear()
         with receiver() as other:
             add = endpoint(other.url, endpoint_id="hook2")
@@ -291,7 +206,7 @@ async def test_an_endpoint_that_hangs_delays_no_other(database: Database) -> Non
 
 async def test_no_answer_in_time_is_a_failure(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "TIMEOUT_S", 0.05)
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         bench.hook.hold.clear()
         await bench.save()
         await bench.settled()
@@ -303,7 +218,7 @@ async def test_no_answer_in_time_is_a_failure(database: Database, monkeypatch: p
 
 async def test_an_address_inside_is_refused_and_the_log_says_why(database: Database) -> None:
     config = replace(CONFIG, host="0.0.0.0")  # loopback is not allowed there
-    async with _bench(database, config) as bench:
+    async with running_bench(database, config) as bench:
         await bench.save()
         await bench.settled()
         assert bench.hook.received.empty()
@@ -314,13 +229,13 @@ async def test_an_address_inside_is_refused_and_the_log_says_why(database: Datab
 
 async def test_a_network_that_the_operator_allows_is_reached(database: Database) -> None:
     config = replace(CONFIG, host="0.0.0.0", webhook_allow_networks=("127.0.0.0/8",))
-    async with _bench(database, config) as bench:
+    async with running_bench(database, config) as bench:
         await bench.save()
         await bench.take()
 
 
 async def test_a_paused_endpoint_keeps_what_waits(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         await bench.save(changed(INCIDENT, severity="warning"))
         await _set(bench, disabled_at=1.0, disabled_why="paused")
         await bench.advance(100)
@@ -337,7 +252,7 @@ async def _set(bench: Bench, **fields: object) -> None:
 
 
 async def test_an_endpoint_that_is_deleted_while_it_is_sent_to_leaves_nothing(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         bench.hook.hold.clear()
         await bench.save()
         await bench.take()
@@ -348,7 +263,7 @@ async def test_an_endpoint_that_is_deleted_while_it_is_sent_to_leaves_nothing(da
 
 
 async def test_a_redelivery_is_one_more_try_under_the_same_id(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         await bench.save()
         _, first = await bench.take()
         await bench.settled()
@@ -362,7 +277,7 @@ async def test_a_redelivery_is_one_more_try_under_the_same_id(database: Database
 
 
 async def test_the_four_values_arrive_as_four_different_things(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         await bench.save()
         message, _ = await bench.take()
         values = [seen["value"] for seen in message["data"]["incident"]["evidence"]]
@@ -397,7 +312,7 @@ def test_a_setting_that_cannot_be_used_is_told_before_anything_starts(
 
 
 async def test_the_log_goes_back_a_month_and_what_waits_stays(database: Database) -> None:
-    async with _bench(database) as bench:
+    async with running_bench(database) as bench:
         await bench.save()
         await bench.settled()
         await _set(bench, disabled_at=1.0, disabled_why="paused")
