@@ -41,6 +41,7 @@ MAX_STEP = 1 << 53  # beyond it a step is no exact number in a browser
 
 Scalar = bool | int | float | str | None
 Dtype = Literal["f4", "f8", "i4", "i8", "u1"]
+_ITEM_BYTES: dict[Dtype, int] = {"f4": 4, "f8": 8, "i4": 4, "i8": 8, "u1": 1}
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -111,15 +112,28 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Raises:
             MalformedFrame: if data and mask do not fit `cells`.
         """
+        self.check(cells)
         present = self.present(cells)
-        found = len(self.data) // np.dtype(self.dtype).itemsize
-        if len(self.data) % np.dtype(self.dtype).itemsize or found != int(present.sum()):
-            raise MalformedFrame(
-                f"a column of {len(self.data)} bytes for {int(present.sum())} {self.dtype} values"
-            )
+        found = np.frombuffer(self.data, dtype="<" + self.dtype)
+        if self.mask is None:
+            return found.astype(self.dtype), present
         values = np.zeros(cells, dtype=self.dtype)
-        values[present] = np.frombuffer(self.data, dtype="<" + self.dtype)
+        values[present] = found
         return values, present
+
+    def check(self, cells: int) -> None:
+        """Compare the lengths of data and mask with `cells`, without making arrays of them.
+
+        Raises:
+            MalformedFrame: if they do not fit.
+        """
+        count = cells
+        if self.mask is not None:
+            if len(self.mask) != (cells + 7) // 8:
+                raise MalformedFrame(f"a mask of {len(self.mask)} bytes for {cells} cells")
+            count = (int.from_bytes(self.mask, "little") & ((1 << cells) - 1)).bit_count()
+        if len(self.data) != count * _ITEM_BYTES[self.dtype]:
+            raise MalformedFrame(f"a column of {len(self.data)} bytes for {count} {self.dtype} values")
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -469,9 +483,9 @@ def _check_steps(frame: Steps) -> None:
         raise MalformedFrame(f"{frame.count} rows from step {frame.first_step}")
     frame.step_numbers()
     for column in frame.columns.values():
-        column.unpack(frame.count)
+        column.check(frame.count)
     if frame.times is not None:
-        frame.times.unpack(frame.count)
+        frame.times.check(frame.count)
 
 
 def _check_count(what: str, count: int, limit: int) -> None:
