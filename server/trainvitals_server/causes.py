@@ -14,7 +14,7 @@ from trainvitals_server.catalogue import CATALOGUE
 from trainvitals_server.detect.rates import RateSummary
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.incident import Cause, Incident
-from trainvitals_server.suspects import Suspect, suspects_of
+from trainvitals_server.suspects import LOSS, Suspect, suspects_of
 
 MAX_CAUSES = 4
 NONFINITE_KINDS = frozenset({"sudden_nan", "nonfinite_gradient", "nonfinite_weight", "bad_batch"})
@@ -115,7 +115,10 @@ def _data(case: Case) -> Iterator[Guess]:
     for name, cause, word in (("input", "bad_input", "inputs"), ("label", "bad_label", "labels")):
         count = case.facts.get(f"{name}_nonfinite")
         if isinstance(count, float) and count > 0:
-            yield Guess(cause, 0.97, [f"{count:g} values of the {word} of this batch are not finite"])
+            entry = case.context.layers[0].name if case.context.layers and name == "input" else LOSS
+            yield Guess(
+                cause, 0.97, [f"{count:g} values of the {word} of this batch are not finite"], layer=entry
+            )
         elif case.is_nonfinite and count is None and not case.suspects:
             yield Guess(cause, 0.15, [f"the {word} of this batch were not looked at"])
 

@@ -48,7 +48,9 @@ def _bad_layers(facts: Flags) -> list[str]:
 def _first_bad_layer(case: Case, guesses: list[Guess], layers: list[str]) -> str | None:
     if layers and len(layers) < int(case.facts.get("layers") or 0):
         return layers[0]
-    return (guesses[0].layer if guesses else None) or case.incident.layer
+    suspect = guesses[0].layer if guesses else None
+    largest = case.facts.get("largest_layer") if case.is_growing else None
+    return suspect or (str(largest) if largest else None) or case.incident.layer
 
 
 def _weights(case: Case) -> Weights:

@@ -67,12 +67,12 @@ class GradientFold(msgspec.Struct):
         if self.exploded_step is not None or len(high) < EXPLODED_ROWS:
             return
         self.exploded_step = high[0]
-        text = f"the gradient norm is {10 ** min(value, 300):.3g}; it was {10**self.level.typical:.3g} so far"
+        text = f"the gradient norm is {_power(value):.3g}; it was {_power(self.level.typical):.3g} so far"
         findings.append(
             Finding(
                 kind="exploding_gradient", severity="critical", onset_step=high[0], detected_step=step,
-                evidence=(Evidence(text=text, series="grad_norm", step=step, value=10 ** min(value, 300)),),
-                facts={"typical_norm": 10**self.level.typical, "norm": 10 ** min(value, 300)},
+                evidence=(Evidence(text=text, series="grad_norm", step=step, value=_power(value)),),
+                facts={"typical_norm": _power(self.level.typical), "norm": _power(value)},
             )
         )  # fmt: skip
 
@@ -84,13 +84,17 @@ class GradientFold(msgspec.Struct):
             return
         self.epsilon_step = step
         text = (
-            f"the gradient norm had decayed from {10**start:.3g} to {10**calm:.3g}, "
-            f"then jumped to {10**value:.3g} in one step"
+            f"the gradient norm had decayed from {_power(start):.3g} to {_power(calm):.3g}, "
+            f"then jumped to {_power(value):.3g} in one step"
         )
         findings.append(
             Finding(
                 kind="optimizer_epsilon", severity="warning", onset_step=step, detected_step=step,
-                evidence=(Evidence(text=text, series="grad_norm", step=step, value=10**value),),
-                facts={"norm_start": 10**start, "norm_before": 10**calm, "norm": 10**value},
+                evidence=(Evidence(text=text, series="grad_norm", step=step, value=_power(value)),),
+                facts={"norm_start": _power(start), "norm_before": _power(calm), "norm": _power(value)},
             )
         )  # fmt: skip
+
+
+def _power(decades: float) -> float:
+    return 10.0 ** min(decades, 308.0)

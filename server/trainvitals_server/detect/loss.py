@@ -213,7 +213,7 @@ class LossFold(msgspec.Struct):
                 Evidence(text=f"since step {out.onset_step}: {story}", series="loss", step=out.onset_step,
                          value=out.values[0]),
             ),
-            facts={**self._band_facts(), "height": out.heights[-1], "excursion_rows": out.rows,
+            facts={**row.flags, **self._band_facts(), "height": out.heights[-1], "excursion_rows": out.rows,
                    "rows_to_limit": self._rows_left(out), "loss": row.value},
         )  # fmt: skip
 

@@ -38,6 +38,9 @@ def flags_at(batch: Batch, index: int) -> Flags:
         series = batch.columns.get(name)
         if series is not None and series.present[index]:
             found[name] = float(series.values[index])
+    largest = largest_layer(batch, index)
+    if largest is not None:
+        found["largest_layer"] = largest
     bad = bad_layers(batch, index)
     if bad is not None:
         names = [batch.layers[place].name for place in bad]
@@ -53,6 +56,16 @@ def bad_layers(batch: Batch, index: int) -> list[int] | None:
         return None
     bad = series.present[index] & ~(series.values[index] == 0)
     return [int(place) for place in np.flatnonzero(bad)]
+
+
+def largest_layer(batch: Batch, index: int) -> str | None:
+    """Return the layer with the largest gradient norm in one row; None if unknown."""
+    series = batch.layer_columns.get("layer_grad_norm")
+    if series is None or not batch.layers:
+        return None
+    norms = np.where(series.present[index], series.values[index], -np.inf)
+    norms[np.isnan(norms)] = np.inf
+    return batch.layers[int(norms.argmax())].name if norms.max() > 0 else None
 
 
 def read_rows(batch: Batch, name: str) -> Iterator[Row]:
