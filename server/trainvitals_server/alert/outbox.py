@@ -123,6 +123,9 @@ class Outbox:
             except ServerError as error:
                 _log.warning("alerts wait: %s", error)
                 pause = TROUBLE_S
+            except Exception:
+                _log.exception("alerts wait")
+                pause = TROUBLE_S
             with contextlib.suppress(TimeoutError):
                 # Not `wait_for`: before Python 3.12 it loses a cancellation that meets the event.
                 async with asyncio.timeout(min(pause, IDLE_S)):
@@ -156,21 +159,27 @@ class Outbox:
 
     async def _send(self, claim: Claim) -> None:
         try:
-            await self._try(claim)
+            await self._send_and_record(claim)
         except ServerError as error:
             _log.warning(
                 "the answer to %s is not recorded, it will be sent again: %s", claim.message_id, error
             )
-        except Exception:
-            _log.exception("sending %s failed", claim.message_id)
         finally:
             self._sending.pop(claim.endpoint.endpoint_id, None)
             self._woken.set()
 
-    async def _try(self, claim: Claim) -> None:
-        result, retry_after_s = await self._post(claim)
+    async def _send_and_record(self, claim: Claim) -> None:
+        try:
+            result, retry_after_s = await self._post(claim)
+        except Exception as problem:  # a message that cannot be made must not come back for ever
+            _log.exception("sending %s failed", claim.message_id)
+            error = f"{type(problem).__name__} in this server; its log says more"
+            result, retry_after_s = Try(at=self._clock(), status=None, error=error, duration_s=0.0), None
+        await self._record(claim, result, retry_after_s)
+
+    async def _record(self, claim: Claim, result: Try, retry_after_s: float | None) -> None:
         delay = delay_after(claim.tries, self._unit(), retry_after_s)
-        next_try_at = None if delay is None or result.status == GONE else self._clock() + delay
+        next_try_at = None if delay is None else self._clock() + delay
 
         def record(c: sqlite3.Connection) -> None:
             outbox.record_try(c, claim, result, next_try_at)
@@ -196,8 +205,10 @@ class Outbox:
                 )
                 status = response.status_code
                 retry_after_s = parse_retry_after(response.headers.get("retry-after"), at)
-                error = None if response.is_success else await _first_words(response)
-                await response.aclose()
+                try:
+                    error = None if response.is_success else await _first_words(response)
+                finally:
+                    await response.aclose()
         except TimeoutError:
             error = f"no answer within {TIMEOUT_S:g} s"
         except (httpx.HTTPError, httpx.InvalidURL) as problem:

@@ -124,13 +124,20 @@ def claim_due(
             "UPDATE outbox SET next_try_at = ?, tries = tries + 1 WHERE message_id = ?",
             (now + lease_s, message_id),
         )
-    return [_claim(c, *row) for row in rows]
+    claims = (_claim(c, *row) for row in rows)
+    return [claim for claim in claims if claim is not None]
 
 
-def _claim(c: sqlite3.Connection, message_id: str, tries: int, body: bytes, endpoint_id: str) -> Claim:
+def _claim(c: sqlite3.Connection, message_id: str, tries: int, body: bytes, endpoint_id: str) -> Claim | None:
     endpoint = find_endpoint(c, endpoint_id)
     assert endpoint is not None  # the foreign key
-    return Claim(message_id, tries + 1, msgspec.msgpack.decode(body, type=Message), endpoint)
+    try:
+        message = msgspec.msgpack.decode(body, type=Message)
+    except msgspec.MsgspecError:  # another version wrote it; it must not stop those behind it
+        query = "UPDATE outbox SET next_try_at = NULL, outcome = 'given_up' WHERE message_id = ?"
+        c.execute(query, (message_id,))
+        return None
+    return Claim(message_id, tries + 1, message, endpoint)
 
 
 def record_try(c: sqlite3.Connection, claim: Claim, result: Try, next_try_at: float | None) -> None:

@@ -26,7 +26,6 @@ from trainvitals_server.errors import ConfigError
 from trainvitals_server.store import alerts, endpoints, outbox
 from trainvitals_server.store.database import Database
 
-
 pytestmark = pytest.mark.anyio
 DELAYS_S = [5, 30, 120, 600, 1800, 7200, 18000, 36000]
 
@@ -260,6 +259,30 @@ async def test_an_endpoint_that_is_deleted_while_it_is_sent_to_leaves_nothing(da
         bench.hook.hold.set()
         await bench.settled()
         assert bench.messages() == []
+
+
+async def test_a_message_that_cannot_be_made_is_a_failed_try_and_not_an_endless_one(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_bench(database) as bench:
+        await bench.write(
+            lambda c: endpoints.save_endpoint(c, endpoint(bench.hook.url, secret="whsec_broken"))
+        )
+        await bench.save()
+        await bench.settled()
+        (message,) = bench.messages()
+        assert message["next_try_at"] == bench.now + 5
+        assert message["attempts"][0]["error"].startswith("Error in this server")
+        assert "sending msg_" in caplog.text
+
+
+async def test_a_message_of_another_version_does_not_stop_those_behind_it(database: Database) -> None:
+    async with running_bench(database) as bench:
+        await bench.save(changed(INCIDENT, id="inc0", severity="warning"))
+        await bench.write(lambda c: c.execute("UPDATE outbox SET body = x'90', next_try_at = 0"))
+        await bench.save()
+        message, _ = await bench.take()
+        assert message["data"]["incident"]["id"] == "inc1"
 
 
 async def test_a_redelivery_is_one_more_try_under_the_same_id(database: Database) -> None:
