@@ -21,6 +21,7 @@ from trainvitals_server import export
 from trainvitals_server.answer import tell_answer, tell_series
 from trainvitals_server.errors import BadRequest
 from trainvitals_server.responses import JsonResponse
+from trainvitals_server.series import NEVER
 from trainvitals_server.services import Services, services_of
 from trainvitals_server.store.board import (
     BoardRun,
@@ -30,7 +31,6 @@ from trainvitals_server.store.board import (
     load_sparkline,
     require_run,
 )
-from trainvitals_server.store.branches import NEVER
 from trainvitals_server.store.export import ExportPlan, plan_export
 from trainvitals_server.store.incidents import list_incidents
 from trainvitals_server.store.reading import DEFAULT_PIXELS, SeriesData, load_gaps, read_series

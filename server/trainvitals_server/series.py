@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from trainvitals.wire import BoolArray, IntArray
 
 LEVEL_STEPS = (1, 64, 512, 4096, 32_768, 262_144)  # steps of one bucket, by level; level 0 is the raw rows
+NEVER = 1 << 62  # beyond every step
 NO_STEP = -1  # the argmin of a bucket without a finite value
 POINTS_PER_BUCKET = 2  # a bucket is drawn as its smallest and its largest value
 _AFTER_ALL = np.iinfo(np.int64).max
@@ -87,7 +89,7 @@ class Buckets:
 
     def take(self, where: slice | IntArray) -> Buckets:
         """Return some of the buckets."""
-        return Buckets(*(getattr(self, field.name)[where] for field in fields(self)))
+        return Buckets(*(column[where] for column in _columns(self)))
 
     def between(self, start: int, stop: int) -> Buckets:
         """Return the buckets that begin at the steps start .. stop - 1."""
@@ -115,12 +117,15 @@ class Buckets:
         )
 
 
+_columns = attrgetter(*(field.name for field in fields(Buckets)))
+
+
 def concat_points(parts: Sequence[Points]) -> Points:
     """Return the rows of all `parts`, in order of step; of two rows of one step the later part's wins."""
     steps = np.concatenate([part.steps for part in parts])
     values = np.concatenate([part.values for part in parts])
     present = np.concatenate([part.present for part in parts])
-    if np.all(np.diff(steps) > 0):
+    if np.all(steps[1:] > steps[:-1]):
         return Points(steps, values, present)
     order = np.argsort(steps, kind="stable")
     kept = order[np.flatnonzero(np.diff(steps[order], append=_AFTER_ALL))]
@@ -129,9 +134,10 @@ def concat_points(parts: Sequence[Points]) -> Points:
 
 def concat_buckets(parts: Sequence[Buckets]) -> Buckets:
     """Return the buckets of all `parts`, in order of step."""
-    columns = (np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Buckets))
-    found = Buckets(*columns)
-    if np.all(np.diff(found.step) >= 0):
+    if len(parts) == 1:
+        return parts[0]
+    found = Buckets(*map(np.concatenate, zip(*map(_columns, parts), strict=True)))
+    if np.all(found.step[1:] >= found.step[:-1]):
         return found
     return found.take(np.argsort(found.step, kind="stable"))
 
@@ -171,7 +177,8 @@ def coarsen(buckets: Buckets, width: int) -> Buckets:
     """
     if len(buckets) == 0 or width == 1:
         return buckets
-    starts = np.flatnonzero(np.diff(buckets.step // width, prepend=-1))
+    windows = buckets.step // width
+    starts = np.append(0, np.flatnonzero(windows[1:] != windows[:-1]) + 1)
     return buckets if len(starts) == len(buckets) else _merge(buckets, starts)
 
 

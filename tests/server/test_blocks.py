@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from recorded import Recorder, open_database
 from trainvitals.wire import Dtype, Event
-from trainvitals_server.series import LEVEL_STEPS, Buckets, Points, bucketize
+from trainvitals_server.series import LEVEL_STEPS, NEVER, Buckets, Points, bucketize
 from trainvitals_server.store.blocks import SeriesKey, load_buckets, load_points
-from trainvitals_server.store.branches import NEVER
 from trainvitals_server.store.database import Database
 from trainvitals_server.store.payload import decode_buckets, decode_points, encode_buckets, encode_points
 from trainvitals_server.store.runs import StreamKey

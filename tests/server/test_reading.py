@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from recorded import Cell, Recorder, main_line, open_database
 from trainvitals.wire import Gap
-from trainvitals_server.series import Buckets, Points
-from trainvitals_server.store.branches import NEVER
+from trainvitals_server.series import NEVER, Buckets, Points
 from trainvitals_server.store.database import Database
 from trainvitals_server.store.reading import SeriesAnswer, SeriesData, read_rows, read_series, snapshot
 

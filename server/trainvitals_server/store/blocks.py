@@ -19,6 +19,7 @@ from trainvitals import wire
 from trainvitals.wire import Layer
 from trainvitals_server.series import (
     LEVEL_STEPS,
+    NEVER,
     Buckets,
     Points,
     bucketize,
@@ -159,10 +160,11 @@ def _write_level(
 
 
 def _replace(old: list[Buckets], new: Buckets, size: int) -> Buckets:
-    """Return the old buckets, those of the same windows as new ones replaced."""
-    fresh = new.step // size
-    kept = [part.take(np.flatnonzero(~np.isin(part.step // size, fresh))) for part in old]
-    return concat_buckets([*kept, new])
+    """Return the old buckets with the new ones in the place of those from the first to the last of them."""
+    first, stop = int(new.step[0]) // size * size, (int(new.step[-1]) // size + 1) * size
+    return concat_buckets(
+        [*(part.between(0, first) for part in old), new, *(part.between(stop, NEVER) for part in old)]
+    )
 
 
 def _save(

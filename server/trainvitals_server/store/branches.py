@@ -10,12 +10,11 @@ import sqlite3
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainvitals_server.series import NEVER
 from trainvitals_server.store.blocks import SeriesKey
 from trainvitals_server.store.payload import decode_points
 from trainvitals_server.store.runs import StreamKey
 from trainvitals_server.store.tail import TIME
-
-NEVER = 1 << 62  # beyond every step
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import numpy as np
 from trainvitals.wire import Gap
 from trainvitals_server.series import (
     LEVEL_STEPS,
+    NEVER,
     POINTS_PER_BUCKET,
     Buckets,
     Points,
@@ -27,7 +28,7 @@ from trainvitals_server.series import (
     level_for,
     select,
 )
-from trainvitals_server.store.branches import NEVER, Branch, load_branches
+from trainvitals_server.store.branches import Branch, load_branches
 from trainvitals_server.store.source import Source, open_source, source_buckets, source_rows
 from trainvitals_server.store.tail import TIME
 
