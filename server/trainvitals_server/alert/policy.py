@@ -1,8 +1,8 @@
 """Policy: which message an incident's change sends to one endpoint. Pure; the caller keeps the alert's row.
 
 One alert for each incident and endpoint: opened, escalated at most to `critical`, resolved once. Critical
-goes out at once; a warning waits `GROUP_S`, and one that ends before that is never sent. `info` and late
-incidents (an old spool that arrived) notify nobody.
+goes out at once, also when it is over by the time it is first heard of; a warning waits `GROUP_S`, and one
+that ends before that is never sent. `info` and late incidents (an old spool that arrived) notify nobody.
 """
 
 from __future__ import annotations
@@ -66,8 +66,10 @@ def decide(
 
 
 def _is_worth_opening(incident: Incident, alert: Alert | None, least: Severity, now: float) -> bool:
-    if incident.state != "open" or _RANK[incident.severity] < max(_RANK[least], _RANK["warning"]):
+    if incident.state == "withdrawn" or _RANK[incident.severity] < max(_RANK[least], _RANK["warning"]):
         return False
+    if incident.state == "resolved":  # it began and ended between two looks: critical is told all the same
+        return alert is None and incident.severity == "critical"
     if alert is None or _RANK[incident.severity] > _RANK[alert.severity]:
         return True
     return alert.state == "resolved" and now - alert.updated_at >= COOL_DOWN_S
@@ -78,5 +80,5 @@ def _open(incident: Incident, opened_recently: int) -> Decision:
     if opened_recently >= limit:
         return Decision("silenced", "alerts.capped" if opened_recently == limit else None)
     if incident.severity == "critical":
-        return Decision("firing", "incident.opened")
+        return Decision("firing" if incident.state == "open" else "resolved", "incident.opened")
     return Decision("pending", "incident.opened", delay_s=GROUP_S)

@@ -45,6 +45,14 @@ def test_a_warning_waits_for_its_group() -> None:
     assert _decide(WARNING) == Decision("pending", "incident.opened", delay_s=GROUP_S)
 
 
+def test_critical_that_is_over_when_it_is_first_heard_of_is_told_all_the_same() -> None:
+    over = replace(CRITICAL, state="resolved")
+    assert _decide(over) == Decision("resolved", "incident.opened")
+    assert _decide(over, Alert("resolved", "critical", updated_at=0.0)) is None
+    assert _decide(replace(CRITICAL, state="withdrawn")) is None
+    assert _decide(replace(WARNING, state="resolved")) is None
+
+
 @pytest.mark.parametrize("least", ["info", "warning", "critical"])
 def test_info_is_never_sent(least: Severity) -> None:
     assert _decide(INFO, least=least) is None
