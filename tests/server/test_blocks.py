@@ -82,18 +82,23 @@ def test_few_frames_wait_for_more(database: Database) -> None:
     assert recorder.compact(min_frames=3) == 3
 
 
-def test_one_call_takes_a_bounded_number_of_rows(database: Database) -> None:
-    recorder = record(database, rows=10_000, at_once=1000)
+def test_one_call_takes_a_bounded_number_of_bytes(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = record(database, rows=10_000, at_once=1000)  # a frame has 16,000 bytes of numbers
+    monkeypatch.setattr("trainvitals_server.store.blocks.MAX_BYTES", 70_000)
     taken = list(itertools.takewhile(bool, (recorder.compact() for _ in itertools.count())))
     assert taken == [4, 4, 2]
 
 
-def test_a_frame_of_the_largest_size_is_taken_whole(database: Database) -> None:
-    recorder = record(database, rows=4096, at_once=4096)
-    assert recorder.compact() == 1
+def test_many_bytes_do_not_wait_for_more_frames(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = record(database, rows=4000, at_once=2000)
+    assert recorder.compact(min_frames=3) == 0
+    monkeypatch.setattr("trainvitals_server.store.blocks.MAX_BYTES", 60_000)
+    assert recorder.compact(min_frames=3) == 1
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.lists(st.integers(1, 14), max_size=5), st.sampled_from([1, 3, 700]))
 def test_any_portions_of_compaction_give_the_same_blocks(portions: list[int], stride: int) -> None:
     found = []

@@ -109,7 +109,7 @@ def record(database: Database, plan: list[Any], pool: list[Cell]) -> list[Record
     return recorders
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(
     plan=SESSIONS,
     pool=st.lists(CELLS, min_size=1, max_size=31),

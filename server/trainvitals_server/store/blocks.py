@@ -34,10 +34,10 @@ from trainvitals_server.store.tail import NO_LAYOUT, Tail, decode_frame
 
 BUCKETS_PER_BLOCK = 64
 LAYER_BUCKETS_PER_BLOCK = 8  # at least the ratio of two levels
-MAX_ROWS = wire.MAX_ROWS  # taken by one call: what bounds its hold on the writer; a frame always fits
+# Of frames, taken by one call: what bounds its hold on the writer, some 50 ms. A frame always fits.
+MAX_BYTES = wire.MAX_FRAME_BYTES
 # What is worth a rewrite of the last windows. Fewer frames than this are decoded again by each reader.
 MIN_FRAMES = 256
-MIN_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,14 @@ def compact(
     up_to_seq: int,
     *,
     min_frames: int = MIN_FRAMES,
-    min_rows: int = MIN_ROWS,
 ) -> int:
     """Turn frames with `seq <= up_to_seq` into blocks, delete them, and return how many there were.
 
-    Takes a bounded number of rows; call it again, in a transaction of its own, until it returns 0. Nothing
-    happens before there are `min_frames` frames or `min_rows` rows.
+    Takes a bounded number of bytes; call it again, in a transaction of its own, until it returns 0. Nothing
+    happens before there are `min_frames` frames, or enough bytes.
     """
     key = StreamKey(run_id, rank, session_id)
-    if not _is_worth_it(connection, key, up_to_seq, min_frames, min_rows):
+    if not _is_worth_it(connection, key, up_to_seq, min_frames):
         return 0
     taken = list(_take(connection, key, up_to_seq))
     tail = Tail(tuple(decode_frame(payload) for _, payload in taken))
@@ -90,27 +89,25 @@ def compact(
     return len(taken)
 
 
-def _is_worth_it(
-    connection: sqlite3.Connection, key: StreamKey, up_to_seq: int, min_frames: int, min_rows: int
-) -> bool:
-    frames, rows = connection.execute(
-        "SELECT count(*), coalesce(sum(count), 0) FROM frame"
+def _is_worth_it(connection: sqlite3.Connection, key: StreamKey, up_to_seq: int, min_frames: int) -> bool:
+    frames, size = connection.execute(
+        "SELECT count(*), sum(length(payload)) FROM frame"
         " WHERE run_id = ? AND rank = ? AND session_id = ? AND seq <= ? AND kind = 'steps'",
         (*key, up_to_seq),
     ).fetchone()
-    return bool(frames) and (frames >= min_frames or rows >= min_rows)
+    return bool(frames) and (frames >= min_frames or size >= MAX_BYTES)
 
 
 def _take(connection: sqlite3.Connection, key: StreamKey, up_to_seq: int) -> Iterator[tuple[int, bytes]]:
     rows = connection.execute(
-        "SELECT seq, count, payload FROM frame"
+        "SELECT seq, payload FROM frame"
         " WHERE run_id = ? AND rank = ? AND session_id = ? AND seq <= ? AND kind = 'steps' ORDER BY seq",
         (*key, up_to_seq),
     )
     total = 0
-    for seq, count, payload in rows:
-        total += count
-        if total > MAX_ROWS:
+    for seq, payload in rows:
+        total += len(payload)
+        if total > MAX_BYTES:
             return
         yield seq, payload
 

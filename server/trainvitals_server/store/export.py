@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from trainvitals.wire import BoolArray, IntArray
+from trainvitals.wire import MAX_ROWS, BoolArray, IntArray
 from trainvitals_server.series import NEVER, Points, Values
-from trainvitals_server.store.blocks import MAX_ROWS, SeriesKey
+from trainvitals_server.store.blocks import SeriesKey
 from trainvitals_server.store.branches import Branch, load_branches
 from trainvitals_server.store.reading import SeriesData, read_rows, snapshot
 from trainvitals_server.store.streams import load_layouts
