@@ -122,22 +122,26 @@ async def test_a_server_that_dies_between_sending_and_recording_sends_again_unde
     database: Database,
 ) -> None:
     async with running_bench(database) as bench:
-        bench.hook.hold.clear()
-        await bench.save()
-        _, first = await bench.take()
-        for task in (bench.outbox._worker, *bench.outbox._sending.values()):  # die: no clean-up, no record
-            assert task is not None
-            task.cancel()
-        await asyncio.sleep(0)
-        bench.hook.hold.set()
-        reborn = new_outbox(bench)
-        await reborn.start()
-        bench.outbox = reborn
-        assert await reborn._round() == LEASE_S  # the claim of the dead one still holds
-        await bench.advance(LEASE_S)
+        first = await _die_in_the_middle(bench)
+        bench.now += 1
+        bench.outbox = new_outbox(bench)
+        await bench.outbox.start()
         _, second = await bench.take()
         assert second["webhook-id"] == first["webhook-id"]
         assert second["webhook-timestamp"] != first["webhook-timestamp"]
+
+
+async def _die_in_the_middle(bench: Bench) -> dict[str, str]:
+    """Send, get no answer, and end without any cleaning up; return the headers of what was sent."""
+    bench.hook.hold.clear()
+    await bench.save()
+    _, headers = await bench.take()
+    for task in (bench.outbox._worker, *bench.outbox._sending.values()):
+        assert task is not None
+        task.cancel()
+    await asyncio.sleep(0)
+    bench.hook.hold.set()
+    return headers
 
 
 async def test_410_disables_the_endpoint_and_drops_what_waits(database: Database) -> None:
@@ -373,6 +377,18 @@ def test_messages_of_a_test_do_not_block_each_other(database: Database) -> None:
         return [claim.endpoint.endpoint_id for claim in claims + again]
 
     assert sorted(database.write(fill).result()) == ["hook1", "hook2", "hook2"]
+
+
+def test_a_claim_that_nobody_records_lapses(database: Database) -> None:
+    def claim(c: sqlite3.Connection, now: float) -> list[int]:
+        return [found.tries for found in outbox.claim_due(c, now, lease_s=LEASE_S, limit=16, busy=[])]
+
+    def fill(c: sqlite3.Connection) -> list[list[int]]:
+        endpoints.save_endpoint(c, endpoint())
+        outbox.add_message(c, "hook1", trial_message(0.0), 0.0, due_at=0.0)
+        return [claim(c, 0.0), claim(c, LEASE_S - 1), claim(c, LEASE_S)]
+
+    assert database.write(fill).result() == [[1], [], [2]]
 
 
 def test_an_endpoint_is_a_value(database: Database) -> None:

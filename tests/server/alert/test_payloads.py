@@ -185,6 +185,7 @@ def test_control_characters_do_not_reach_a_chat(form: Format) -> None:
     ("event", "state", "opening"),
     [
         ("incident.opened", "open", "🔴 critical:"),
+        ("incident.opened", "resolved", "🔴 critical, over by now:"),
         ("incident.escalated", "open", "🔴 Now critical:"),
         ("incident.resolved", "resolved", "✅ Over:"),
         ("incident.resolved", "withdrawn", "✅ Withdrawn, a false alarm:"),

@@ -67,11 +67,6 @@ def test_a_late_incident_notifies_nobody() -> None:
     assert _decide(replace(CRITICAL, late=True), FIRING_WARNING) is None
 
 
-@pytest.mark.parametrize("state", ["resolved", "withdrawn"])
-def test_what_was_over_when_first_seen_is_not_sent(state: str) -> None:
-    assert _decide(replace(CRITICAL, state=state)) is None
-
-
 def test_one_alert_for_one_incident() -> None:
     assert _decide(WARNING, FIRING_WARNING) is None
     assert _decide(CRITICAL, Alert("firing", "critical", updated_at=0.0)) is None

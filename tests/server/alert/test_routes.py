@@ -9,6 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,22 @@ def test_a_normal_float16_start_sends_nothing(server: ServerProcess, hook: Recei
     kinds = _call(server, "GET", "/runs/float16-run/incidents")[1]["incidents"]
     assert [each["severity"] for each in kinds if each["kind"] == "transient_overflow"] == ["info"]
     _call(server, "DELETE", f"/webhooks/{webhook_id}")
+
+
+def test_a_server_killed_before_the_answer_sends_the_alert_again(tmp_path: Path, hook: Receiver) -> None:
+    loss = np.concatenate([np.linspace(2.0, 1.0, 200), np.full(30, math.nan)])
+    with running_server(tmp_path, "--webhook", hook.url) as server:
+        hook.hold.clear()
+        with Client(server.websocket_url) as client:
+            client.send(hello(), steps(1, 0, loss))
+            first = hook.take()
+            server.kill()
+        hook.hold.set()
+        server.start()
+        second = hook.take()
+    assert second.headers["webhook-id"] == first.headers["webhook-id"]
+    assert second.body == first.body
+    assert hook.received.empty()
 
 
 def test_a_secret_is_shown_once(server: ServerProcess, hook: Receiver) -> None:
