@@ -35,7 +35,7 @@ class RunPatch(BaseModel):
     notes: Text | None = None
 
 
-@router.post("/{run_id}/stop")
+@router.post("/{run_id:path}/stop")
 async def stop_run(run_id: str, services: Parts, request: StopRequest | None = None) -> JsonResponse:
     """Ask the run to stop; it does so after its current step, or when it is next heard from."""
     reason = wire.clip(request.reason if request else "", wire.MAX_TEXT_CHARS)
@@ -43,7 +43,7 @@ async def stop_run(run_id: str, services: Parts, request: StopRequest | None = N
     return JsonResponse({"run_id": run_id, "stop_requested": True}, status_code=202)
 
 
-@router.patch("/{run_id}")
+@router.patch("/{run_id:path}")
 async def patch_run(run_id: str, patch: RunPatch, services: Parts) -> JsonResponse:
     """Rename the run, tag it, note something about it."""
     name = None if patch.name is None else wire.clip(patch.name)
@@ -51,7 +51,7 @@ async def patch_run(run_id: str, patch: RunPatch, services: Parts) -> JsonRespon
     return JsonResponse(await services.pipeline.patch(run_id, name=name, tags=tags, notes=patch.notes))
 
 
-@router.delete("/{run_id}", status_code=204)
+@router.delete("/{run_id:path}", status_code=204)
 async def delete_run(run_id: str, services: Parts) -> Response:
     """Forget the run and everything that belongs to it."""
     await services.pipeline.delete(run_id)

@@ -27,6 +27,7 @@ SAVE_AFTER_S = 5.0
 TICK_S = 0.25
 MAX_FOLDS = 128  # runs whose fold stays in memory
 CLOSE_TIMEOUT_S = 5.0
+MAX_COMPLAINTS = 100
 
 Changed = list[tuple[Incident, Change]]
 EnqueueAlerts = Callable[[sqlite3.Connection, Incident, Change, float], object]
@@ -56,6 +57,7 @@ class Detector:
         self._dirty: dict[str, None] = {}  # runs with unseen frames, in order; each once, however many frames
         self._deleted: set[str] = set()
         self._is_closing = False
+        self._complaints: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="trainvitals-detector", daemon=True)
 
     def start(self) -> None:
@@ -94,10 +96,18 @@ class Detector:
     def _guarded(self, action: Callable[..., None], *arguments: str) -> bool:
         try:
             action(*arguments)
-        except Exception:  # the thread outlives a detector's mistake
-            _log.exception("detection failed: %s", ", ".join(arguments) or action.__name__)
+        except Exception as error:  # the thread outlives a detector's mistake
+            self._complain(f"{', '.join(arguments) or action.__name__}: {error!r}")
             return False
         return True
+
+    def _complain(self, problem: str) -> None:
+        """Log the traceback, but not for every frame that has the same problem."""
+        if problem not in self._complaints:
+            self._complaints.add(problem)
+            _log.exception("detection failed: %s", problem)
+        if len(self._complaints) > MAX_COMPLAINTS:
+            self._complaints.clear()
 
     def _recover(self) -> None:
         for run_id in self._database.read(streams.unfolded_runs):

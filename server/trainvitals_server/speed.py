@@ -23,7 +23,7 @@ class Speedometer:
         if marks and step < marks[-1][1]:
             marks.clear()  # a resume went back
         marks.append((now, step))
-        while len(marks) > 2 and marks[1][0] < now - WINDOW_S:
+        while len(marks) > 2 and marks[0][0] < now - WINDOW_S:
             marks.popleft()
 
     def steps_per_s(self, run_id: str, now: float) -> float | None:

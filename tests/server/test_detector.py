@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from sqlite3 import Connection
+
+import numpy as np
+import pytest
+
+from client_frames import hello, steps
+from trainvitals import wire
+from trainvitals_server.batch import Batch
+from trainvitals_server.detector import SAVE_AFTER_S, Changed, Detector
+from trainvitals_server.folding import Folding
+from trainvitals_server.incident import Incident
+from trainvitals_server.store import runs, streams
+from trainvitals_server.store.database import Database
+from trainvitals_server.store.incidents import list_incidents
+from trainvitals_server.store.runs import StreamKey
+from trainvitals_server.store.streams import StoredFrame
+
+TIMEOUT_S = 20.0
+NOW = 1_700_000_000.0
+UNLUCKY = 13.0
+KEY = StreamKey("run", 0, "s1")
+
+
+class Ninety:
+    """A fold that says an incident for each loss of exactly 90, and fails on 13."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.told: list[str] = []
+
+    def hello(self, hello: wire.Hello) -> None:
+        self.told.append(f"hello {hello.session_id}")
+
+    def layout(self, rank: int, session_id: str, layout: wire.Layout) -> None:
+        self.told.append(f"layout {layout.layout_id}")
+
+    def rows(self, rank: int, session_id: str, batch: Batch) -> list[Incident]:
+        loss = batch.columns["loss"].values
+        if UNLUCKY in loss:
+            raise ArithmeticError("thirteen")
+        self.told += [f"step {step}" for step in batch.steps]
+        return [self._incident(int(step)) for step in batch.steps[loss == 90.0]]
+
+    def event(self, rank: int, session_id: str, event: wire.Event) -> list[Incident]:
+        return []
+
+    def bye(self, rank: int, session_id: str, bye: wire.Bye) -> list[Incident]:
+        return []
+
+    def dump(self) -> bytes:
+        return "\n".join([self.run_id, *self.told]).encode()
+
+    @classmethod
+    def load(cls, data: bytes) -> Ninety:
+        run_id, *told = data.decode().split("\n")
+        fold = cls(run_id)
+        fold.told = told
+        return fold
+
+    def _incident(self, step: int) -> Incident:
+        return Incident(
+            id=f"ninety-{step}",
+            run_id=self.run_id,
+            kind="loss_spike",
+            severity="warning",
+            onset_step=step,
+            detected_step=step,
+            session_id="s1",
+        )
+
+
+class Watch:
+    """A database with one session, its detector, and what the detector says."""
+
+    def __init__(self, path: Path) -> None:
+        self.database = Database(path)
+        self.said: queue.Queue[Changed] = queue.Queue()
+        self.now = NOW
+        self.refuse_alerts = threading.Event()
+        self.detector = Detector(
+            self.database,
+            new_fold=Ninety,
+            load_fold=Ninety.load,
+            enqueue_alerts=self._enqueue,
+            on_change=self.said.put,
+            clock=lambda: self.now,
+        )
+        self.database.write(lambda c: runs.upsert_hello(c, hello(), NOW)).result(TIMEOUT_S)
+        self.seq = 0
+
+    def _enqueue(self, connection: Connection, incident: Incident, change: str, now: float) -> None:
+        if self.refuse_alerts.is_set():
+            raise LookupError("no alerts today")
+
+    def store(self, *losses: float) -> None:
+        """Store one frame for each loss, step = seq, and wake the detector."""
+        frames = [steps(self.seq + i, self.seq + i, [loss]) for i, loss in enumerate(losses, 1)]
+        self.seq += len(frames)
+        self.database.write(lambda c: runs.append_frames(c, *KEY, frames, NOW)).result(TIMEOUT_S)
+        self.detector.wake("run")
+
+    def hear(self) -> list[str]:
+        """Wait for the next word of the detector."""
+        return [f"{incident.id} {change}" for incident, change in self.said.get(timeout=TIMEOUT_S)]
+
+    def saved(self) -> tuple[list[str], dict[str, int]]:
+        """Return what the saved fold has been told, and how far it is."""
+        found = self.database.read(lambda c: streams.load_fold(c, "run"))
+        assert found is not None
+        return Ninety.load(found[0]).told, found[1]
+
+    def wait_until_saved(self, seq: int) -> None:
+        """Wait for a saved state that has seen the frames up to `seq`."""
+        deadline, pause = time.monotonic() + TIMEOUT_S, threading.Event()
+        while self.database.read(lambda c: streams.judged(c, 0.0)) != [(KEY, seq)]:
+            assert time.monotonic() < deadline
+            pause.wait(0.01)
+
+    def close(self) -> None:
+        self.detector.close()
+        self.database.close()
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    opened = Watch(tmp_path / "test.db")
+    opened.detector.start()
+    yield opened
+    opened.close()
+
+
+def test_incidents_are_saved_with_the_state_that_said_them(watch: Watch) -> None:
+    watch.store(1.0, 90.0, 2.0)
+    assert watch.hear() == ["ninety-2 new"]
+    told, progress = watch.saved()
+    assert told[:3] == ["hello s1", "step 1", "step 2"]
+    assert progress["0/s1"] == len(told) - 1
+
+
+def test_closing_saves_what_was_folded_and_a_start_goes_on_from_there(tmp_path: Path) -> None:
+    first = Watch(tmp_path / "test.db")
+    first.detector.start()
+    first.store(90.0)
+    first.hear()
+    first.close()
+    second = Watch(tmp_path / "test.db")
+    second.seq = 1
+    second.store(1.0, 90.0)
+    second.detector.start()
+    assert second.hear() == ["ninety-3 new"]
+    assert second.saved()[0] == ["hello s1", "step 1", "step 2", "step 3"]
+    second.close()
+
+
+def test_a_frame_that_breaks_the_fold_is_passed_over_and_said_once(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        watch.store(90.0, UNLUCKY, 1.0, UNLUCKY, 90.0)
+        heard = watch.hear()
+        if len(heard) == 1:
+            heard += watch.hear()
+    assert heard == ["ninety-1 new", "ninety-5 new"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "detection failed: run: ArithmeticError('thirteen')"
+    ]
+
+
+def test_what_could_not_be_saved_is_saved_later(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+    watch.refuse_alerts.set()
+    with caplog.at_level(logging.CRITICAL):
+        watch.store(90.0)
+        with pytest.raises(queue.Empty):
+            watch.said.get(timeout=0.5)
+        assert watch.database.read(lambda c: list_incidents(c, "run")) == []
+        watch.refuse_alerts.clear()
+        assert watch.hear() == ["ninety-1 new"]
+
+
+def test_a_run_without_incidents_is_saved_at_its_end(watch: Watch) -> None:
+    watch.store(1.0, 2.0)
+    bye = wire.Bye(seq=3, status="finished")
+    watch.database.write(lambda c: runs.append_frames(c, *KEY, [bye], NOW)).result(TIMEOUT_S)
+    watch.detector.wake("run")
+    watch.wait_until_saved(3)
+
+
+def test_a_run_without_incidents_is_saved_after_a_while(watch: Watch) -> None:
+    watch.store(90.0)
+    watch.hear()
+    watch.store(1.0, 2.0)
+    watch.now += SAVE_AFTER_S
+    watch.wait_until_saved(3)
+
+
+def frame(seq: int, message: wire.ClientFrame, kind: str) -> StoredFrame:
+    return StoredFrame(0, "s1", seq, kind, wire.encode(message))
+
+
+def test_a_state_of_another_version_begins_afresh_but_knows_the_layers() -> None:
+    def refuse(data: bytes) -> Ninety:
+        raise ValueError("another version")
+
+    layout = wire.Layout(seq=1, layout_id=1, layers=[wire.Layer(name="a"), wire.Layer(name="b")])
+    opening = [
+        frame(0, hello(), "hello"),
+        frame(1, layout, "layout"),
+        frame(9, wire.Layout(seq=9, layout_id=2), "layout"),
+    ]
+    folding = Folding.resume("run", (b"?", {"0/s1": 5}), opening, Ninety, refuse)
+    assert isinstance(folding.fold, Ninety)
+    assert folding.fold.told == ["hello s1", "layout 1"]
+
+    column = wire.Column.pack(np.ones(2))
+    rows = wire.Steps(
+        seq=6, first_step=6, count=1, layout_id=1,
+        columns={"loss": wire.Column.pack([90.0])}, layer_columns={"layer_grad_norm": column},
+    )  # fmt: skip
+    folding.take([frame(6, rows, "steps")])
+    assert list(folding.pending) == ["ninety-6"]
+    assert (folding.progress, folding.must_save) == ({"0/s1": 6}, True)
+    folding.saved(NOW)
+    assert (folding.pending, folding.must_save) == ({}, False)
