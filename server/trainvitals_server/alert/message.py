@@ -75,6 +75,8 @@ def _opening(event: Event, incident: Incident) -> str:
     if event == "incident.resolved":
         return "✅ Over:"
     mark = _MARKS[incident.severity]
+    if incident.state == "resolved":  # it began and ended between two looks
+        return f"{mark} {incident.severity}, over by now:"
     return (
         f"{mark} Now {incident.severity}:"
         if event == "incident.escalated"

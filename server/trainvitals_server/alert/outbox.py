@@ -83,7 +83,12 @@ class Outbox:
         """Bring in the settings' endpoints and begin to send."""
         self._loop = asyncio.get_running_loop()
         wanted, secret, now = self._configured, self._config.webhook_secret, self._clock()
-        await self._write(lambda c: alerts.save_configured(c, wanted, secret, now))
+
+        def prepare(c: sqlite3.Connection) -> None:
+            alerts.save_configured(c, wanted, secret, now)
+            outbox.release_claims(c, now)
+
+        await self._write(prepare)
         self._client = httpx.AsyncClient(transport=self._transport, trust_env=False, timeout=TIMEOUT_S)
         self._worker = asyncio.create_task(self._run(), name="trainvitals-outbox")
 

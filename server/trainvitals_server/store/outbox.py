@@ -128,6 +128,18 @@ def claim_due(
     return [claim for claim in claims if claim is not None]
 
 
+def release_claims(c: sqlite3.Connection, now: float) -> None:
+    """Make due at once what was claimed and never recorded: whoever claimed it is gone.
+
+    Only at the start of the one server that owns this file.
+    """
+    c.execute(
+        "UPDATE outbox SET next_try_at = ?1 WHERE next_try_at > ?1 AND tries >"
+        " (SELECT ifnull(max(try), 0) FROM delivery WHERE delivery.message_id = outbox.message_id)",
+        (now,),
+    )
+
+
 def _claim(c: sqlite3.Connection, message_id: str, tries: int, body: bytes, endpoint_id: str) -> Claim | None:
     endpoint = find_endpoint(c, endpoint_id)
     assert endpoint is not None  # the foreign key
