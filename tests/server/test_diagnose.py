@@ -1,0 +1,182 @@
+"""What a user is told: verdict, causes in order, the layer, the weights, and texts for every cause."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from traces import (
+    LAYERS,
+    batch_of,
+    collapse,
+    epsilon,
+    gradient_first,
+    gradual,
+    learning,
+    one_bad_batch,
+    sudden,
+)
+from trainvitals.wire import Environment, Layer
+from trainvitals_server.batch import Batch
+from trainvitals_server.catalogue import CATALOGUE
+from trainvitals_server.causes import Guess, with_texts
+from trainvitals_server.fold import scan
+from trainvitals_server.incident import Incident
+from trainvitals_server.suspects import LOSS, suspects_of
+from trainvitals_server.verdicts import VERDICTS
+
+HALF = "mixed_float16"
+MASK = "functional_1/attention_1/Const"
+ATTENTION = (Layer(name="attention", kind="Attention"), Layer(name="head", kind="Dense"))
+
+
+def environment(operations: dict[str, list[str]], policy: str = "float32") -> Environment:
+    return Environment(operations=operations, dtype_policy=policy, optimizer="Adam")
+
+
+def loud(batch: Batch, env: Environment | None = None, layers: tuple[Layer, ...] = ()) -> Incident:
+    found = [item for item in scan([batch], environment=env, layers=layers) if item.severity != "info"]
+    return found[0]
+
+
+def nan_row(rows: int = 200, **flags: float) -> Batch:
+    """Return a run whose loss and gradients are NaN in its last row, with these counts in it."""
+    last = np.arange(rows) == rows - 1
+    loss = np.where(last, np.nan, learning(rows))
+    columns = {"loss": loss, "grad_norm": np.where(last, np.nan, 1.0), "grad_nonfinite": 4.0 * last}
+    columns |= {name: np.full(rows, value) for name, value in flags.items()}
+    present = {name: last for name in flags if name.endswith("_nonfinite")}
+    return batch_of(columns, present=present)
+
+
+def test_a_half_precision_mask_is_named_with_its_layer() -> None:
+    incident = loud(
+        nan_row(loss_scale=1024.0), environment({"float16_limit_constant": [MASK]}, HALF), ATTENTION
+    )
+    assert (incident.causes[0].cause, incident.layer) == ("float16_mask_overflow", "attention")
+
+
+def test_a_limit_constant_says_nothing_in_float32() -> None:
+    incident = loud(nan_row(), environment({"float16_limit_constant": [MASK]}), ATTENTION)
+    assert "float16_mask_overflow" not in [cause.cause for cause in incident.causes]
+
+
+def test_the_log_of_a_loss_that_became_small_is_log_of_zero() -> None:
+    incident = loud(nan_row(), environment({"Log": ["compile_loss/raw_bce/Log"]}))
+    assert (incident.causes[0].cause, incident.layer) == ("log_of_zero", LOSS)
+
+
+def test_a_log_that_fails_in_the_first_step_is_log_of_negative() -> None:
+    incident = loud(nan_row(rows=1), environment({"Log": ["compile_loss/fn/Log"]}))
+    assert incident.causes[0].cause == "log_of_negative"
+
+
+def test_the_log_of_a_loss_of_keras_is_an_unlikely_culprit() -> None:
+    incident = loud(nan_row(), environment({"Log": ["compile_loss/categorical_crossentropy/Log"]}))
+    (cause,) = [cause for cause in incident.causes if cause.cause == "log_of_zero"]
+    assert cause.confidence < 0.3
+    assert cause.against
+
+
+def test_bad_inputs_are_proven_by_their_count() -> None:
+    incident = loud(nan_row(input_nonfinite=3.0), environment({"Log": ["compile_loss/raw_bce/Log"]}))
+    assert incident.causes[0].cause == "bad_input"
+    assert incident.causes[0].confidence > 0.9
+
+
+def test_inputs_that_were_counted_and_fine_speak_for_the_operation() -> None:
+    incident = loud(nan_row(input_nonfinite=0.0), environment({"Log": ["compile_loss/raw_bce/Log"]}))
+    assert "the inputs of this batch are finite" in incident.causes[0].supports
+
+
+def test_bad_labels_are_proven_by_their_count() -> None:
+    assert loud(nan_row(label_nonfinite=1.0)).causes[0].cause == "bad_label"
+
+
+def test_a_gradient_that_goes_first_points_at_a_square_root() -> None:
+    incident = loud(gradient_first(), environment({"Sqrt": ["functional/euclid_1/Sqrt"], "Log": []}))
+    assert (incident.causes[0].cause, incident.layer) == ("sqrt_gradient_at_zero", "euclid")
+
+
+def test_a_softmax_by_hand_points_at_the_exponential() -> None:
+    operations = {"Exp": ["m/naive_softmax_1/Exp"], "RealDiv": ["m/naive_softmax_1/truediv"]}
+    assert loud(nan_row(), environment(operations)).causes[0].cause == "exp_overflow"
+
+
+def test_a_divergence_blames_the_learning_rate_and_says_which() -> None:
+    batch = gradual()
+    rate = np.full(len(batch), 0.1)
+    incident = loud(batch_of({"loss": batch.columns["loss"].values, "learning_rate": rate}))
+    assert incident.causes[0].cause == "learning_rate_too_high"
+    assert "learning rate 0.1" in incident.causes[0].supports
+
+
+def test_clipping_that_is_set_is_not_missed() -> None:
+    env = Environment(optimizer="SGD", optimizer_config={"clipnorm": 1.0})
+    assert "no_gradient_clipping" not in [cause.cause for cause in loud(gradual(), env).causes]
+
+
+@pytest.mark.parametrize(("value", "sure"), [(1e-16, True), (1e-4, False)])
+def test_epsilon_is_blamed_by_its_size(value: float, sure: bool) -> None:
+    env = Environment(optimizer="Adam", optimizer_config={"epsilon": value})
+    (cause,) = [cause for cause in loud(epsilon(), env).causes if cause.cause == "optimizer_epsilon"]
+    assert (cause.confidence > 0.8) is sure
+
+
+def test_some_bad_layers_name_the_first_going_back_from_the_loss() -> None:
+    incident = loud(collapse(), layers=LAYERS)
+    assert (incident.layer, incident.first_bad_layers) == ("embed", ["embed"])
+
+
+def test_all_bad_layers_at_once_are_told_honestly() -> None:
+    incident = loud(sudden(), layers=LAYERS)
+    assert incident.layer is None
+    assert any("the gradients alone cannot name the layer" in line for line in incident.why)
+
+
+def test_weights_are_bad_since_the_first_non_finite_update() -> None:
+    weights = loud(gradient_first()).weights
+    assert (weights.usable, weights.bad_since) == (False, 80)
+
+
+def test_weights_survive_what_the_scaler_skipped() -> None:
+    assert loud(one_bad_batch()).weights.usable is True
+
+
+def test_a_loss_alone_cannot_tell_about_the_weights() -> None:
+    loss = learning(100)
+    loss[60:] = np.nan
+    assert loud(batch_of({"loss": loss})).weights.usable is None
+
+
+def test_verdicts_name_the_step_and_the_numbers() -> None:
+    assert loud(gradual()).verdict.startswith("The loss diverges gradually since step 3")
+    assert "at step 200" in loud(sudden()).verdict
+    assert "the loss followed at step 81" in loud(gradient_first()).verdict
+
+
+@pytest.mark.parametrize("cause", CATALOGUE)
+def test_every_cause_has_a_fix_and_code_that_compiles(cause: str) -> None:
+    told = with_texts(Guess(cause, 0.5))
+    assert told.fix.endswith(".")
+    compile(told.snippet, cause, "exec")
+    assert told.snippet
+
+
+def test_every_verdict_is_one_line() -> None:
+    for batch in (gradual(), sudden(), gradient_first(), collapse(), epsilon(), one_bad_batch()):
+        for incident in scan([batch]):
+            assert incident.kind in VERDICTS
+            assert "\n" not in incident.verdict
+            assert "?" not in incident.verdict
+
+
+def test_an_operation_inside_a_layer_belongs_to_it() -> None:
+    (suspect,) = suspects_of(environment({"AddV2": ["functional_3_1/attention_1/add"]}), ATTENTION)
+    assert (suspect.layer, suspect.guarded) == ("attention", False)
+
+
+def test_a_normalisation_layer_guards_its_root() -> None:
+    layers = (Layer(name="norm", kind="LayerNormalization"),)
+    (suspect,) = suspects_of(environment({"Rsqrt": ["model_1/norm_1/Rsqrt"]}), layers)
+    assert suspect.guarded
