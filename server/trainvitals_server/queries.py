@@ -18,13 +18,12 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from trainvitals_server import export
-from trainvitals_server.answer import tell_answer, tell_series
+from trainvitals_server.answer import tell_answer
 from trainvitals_server.errors import BadRequest
 from trainvitals_server.responses import JsonResponse
 from trainvitals_server.series import NEVER
 from trainvitals_server.services import Services, services_of
 from trainvitals_server.store.board import (
-    BoardRun,
     RunFilter,
     count_incidents,
     load_board,
@@ -33,7 +32,7 @@ from trainvitals_server.store.board import (
 )
 from trainvitals_server.store.export import ExportPlan, plan_export
 from trainvitals_server.store.incidents import list_incidents
-from trainvitals_server.store.reading import DEFAULT_PIXELS, SeriesData, load_gaps, read_series
+from trainvitals_server.store.reading import DEFAULT_PIXELS, load_gaps, read_series
 from trainvitals_server.store.summaries import PAGE, find_run
 
 T = TypeVar("T")
@@ -61,7 +60,8 @@ async def list_runs(
     services = services_of(request)
     wanted = RunFilter(project, group, state, tag, q)
     page = await _read(services, lambda connection: load_board(connection, wanted, limit, offset))
-    runs = [_tell_run(services, run) for run in page.runs]
+    speed = services.pipeline.steps_per_s
+    runs = [msgspec.structs.replace(run, steps_per_s=speed(run.run_id)) for run in page.runs]
     return JsonResponse({"runs": runs, "total": page.total, "limit": limit, "offset": offset})
 
 
@@ -74,7 +74,7 @@ async def get_run(request: Request, run_id: str) -> JsonResponse:
         return {
             **msgspec.structs.asdict(find_run(connection, run_id)),
             "incidents": count_incidents(connection, run_id),
-            "sparkline": _tell_sparkline(load_sparkline(connection, run_id)),
+            "sparkline": load_sparkline(connection, run_id),
             "gaps": load_gaps(connection, run_id),
         }
 
@@ -155,19 +155,6 @@ async def _export(
 
 async def _read(services: Services, query: Callable[[sqlite3.Connection], T]) -> T:
     return await asyncio.to_thread(services.database.read, query)
-
-
-def _tell_run(services: Services, run: BoardRun) -> Json:
-    return {
-        **msgspec.structs.asdict(run.summary),
-        "steps_per_s": services.pipeline.steps_per_s(run.summary.run_id),
-        "incidents": run.incidents,
-        "sparkline": _tell_sparkline(run.sparkline),
-    }
-
-
-def _tell_sparkline(data: SeriesData | None) -> Json | None:
-    return None if data is None else tell_series(data)
 
 
 def _all_names(connection: sqlite3.Connection, run_id: str) -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
+from trainvitals_server.answer import tell_series
 from trainvitals_server.errors import NotFound
-from trainvitals_server.store.reading import SeriesData, read_series, snapshot
+from trainvitals_server.store.reading import read_series, snapshot
 from trainvitals_server.store.summaries import PAGE, RunSummary, find_summaries
 
 SPARKLINE_SERIES = "loss"
@@ -36,13 +38,11 @@ class IncidentCounts(msgspec.Struct, frozen=True, kw_only=True):
     info: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BoardRun:
-    """One row of the board."""
+class BoardRun(RunSummary, frozen=True, kw_only=True):
+    """One row of the board, in the fields of the REST interface; `sparkline` is its loss, as a series."""
 
-    summary: RunSummary
     incidents: IncidentCounts
-    sparkline: SeriesData | None
+    sparkline: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,15 @@ def load_board(
 def load_board_runs(connection: sqlite3.Connection, run_ids: Sequence[str]) -> list[BoardRun]:
     """Return the rows of those of `run_ids` that exist."""
     with snapshot(connection):
-        return [
-            BoardRun(
-                summary,
-                count_incidents(connection, summary.run_id),
-                load_sparkline(connection, summary.run_id),
-            )
-            for summary in find_summaries(connection, run_ids)
-        ]
+        return [_board_run(connection, summary) for summary in find_summaries(connection, run_ids)]
+
+
+def _board_run(connection: sqlite3.Connection, summary: RunSummary) -> BoardRun:
+    return BoardRun(
+        **msgspec.structs.asdict(summary),
+        incidents=count_incidents(connection, summary.run_id),
+        sparkline=load_sparkline(connection, summary.run_id),
+    )
 
 
 def require_run(connection: sqlite3.Connection, run_id: str) -> None:
@@ -101,12 +102,12 @@ def count_incidents(connection: sqlite3.Connection, run_id: str) -> IncidentCoun
     return msgspec.convert({**counts, "open": sum(opened for *_, opened in rows)}, IncidentCounts)
 
 
-def load_sparkline(connection: sqlite3.Connection, run_id: str) -> SeriesData | None:
+def load_sparkline(connection: sqlite3.Connection, run_id: str) -> dict[str, Any] | None:
     """Return the whole loss of a run's first rank in few buckets, or None where it has no loss."""
     (rank,) = connection.execute("SELECT min(rank) FROM session WHERE run_id = ?", (run_id,)).fetchone()
     answer = read_series(connection, run_id, [SPARKLINE_SERIES], pixels=SPARKLINE_PIXELS, rank=rank or 0)
     data = answer.series.get(SPARKLINE_SERIES)
-    return data if data is not None and len(data.rows) and not data.layers else None
+    return tell_series(data) if data is not None and len(data.rows) and not data.layers else None
 
 
 def _condition(wanted: RunFilter) -> tuple[str, tuple[str, ...]]:
