@@ -93,7 +93,7 @@ function card(incident, dispatch) {
     h(
       "div",
       { class: "columns" },
-      h("section", {}, h("h3", {}, "Why"), list("ul", incident.why), evidence(incident, dispatch)),
+      h("section", {}, h("h3", {}, "Why"), why(incident, dispatch), evidence(incident, dispatch)),
       h(
         "section",
         {},
@@ -214,21 +214,35 @@ function otherCauses(causes) {
   );
 }
 
-/** @param {Incident} incident @param {Dispatch} dispatch */
-function evidence({ evidence: items }, dispatch) {
-  if (!items.length) return null;
-  const rows = items.map((item, i) => {
-    const step = item.step;
-    const go = { type: "button", class: "step-link", "data-key": `evidence ${i}` };
-    const show = () =>
-      step !== null && dispatch({ type: "zoom", range: { from: step - AROUND, to: step + AROUND } });
-    return h(
-      "tr",
-      {},
-      h("td", {}, step === null ? "" : h("button", { ...go, click: show }, `step ${whole(step)}`)),
-      h("td", {}, clipped(item.text, MAX_TEXT)),
-      h("td", { class: "number" }, item.value === null ? "" : number(item.value)),
-    );
+/** The reasons, each with the step where a chart shows it. @param {Incident} incident @param {Dispatch} dispatch */
+function why({ why: reasons, evidence: items }, dispatch) {
+  const rows = reasons.map((reason, i) => {
+    const step = items.find((item) => item.text === reason)?.step ?? null;
+    return h("li", {}, clipped(reason, MAX_TEXT), " ", stepLink(step, `why ${i}`, dispatch));
   });
+  return h("ul", {}, ...rows);
+}
+
+/** @param {number | null} step @param {string} key @param {Dispatch} dispatch */
+function stepLink(step, key, dispatch) {
+  if (step === null) return null;
+  const click = () => dispatch({ type: "zoom", range: { from: step - AROUND, to: step + AROUND } });
+  return h("button", { type: "button", class: "step-link", "data-key": key, click }, `step ${whole(step)}`);
+}
+
+/** What the reasons have not said yet. @param {Incident} incident @param {Dispatch} dispatch */
+function evidence({ why: reasons, evidence: items }, dispatch) {
+  const rows = items
+    .filter((item) => !reasons.includes(item.text))
+    .map((item, i) =>
+      h(
+        "tr",
+        {},
+        h("td", {}, stepLink(item.step, `evidence ${i}`, dispatch)),
+        h("td", {}, clipped(item.text, MAX_TEXT)),
+        h("td", { class: "number" }, item.value === null ? "" : number(item.value)),
+      ),
+    );
+  if (!rows.length) return null;
   return h("div", { class: "evidence" }, h("h3", {}, "Evidence"), h("table", {}, h("tbody", {}, ...rows)));
 }

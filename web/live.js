@@ -6,10 +6,12 @@ import { mustLiveMessage } from "./records.js";
 /** @typedef {import("./records.js").LiveMessage} LiveMessage */
 /** @typedef {import("./state.js").Link} Link */
 /**
- * `cursor` is where the data that we already have ends; `subscriptions` is asked for on every (re)connect, with the cursor reached so far; `onReturn` is called when the
- * link is back after a loss: refetch then, for the server may have forgotten the cursor.
- * @typedef {{cursor: number | null, subscriptions: (cursor: number | null) => object[], onMessage: (message: LiveMessage) => void,
- *   onLink: (link: Link) => void, onReturn: () => void}} LiveOptions
+ * `cursor` is where the data that we already have ends. `subscriptions` is asked for on every (re)connect, with
+ * the cursor reached so far. `onReturn` is called when the link is back after a loss: read again then, for the
+ * server may have forgotten the cursor.
+ * @typedef {{cursor: number | null, subscriptions: (cursor: number | null) => object[],
+ *   onMessage: (message: LiveMessage) => void, onLink: (link: Link) => void, onReturn: () => void}} LiveOptions
+ * @typedef {{resume: (cursor: number | null) => void, close: () => void}} Live
  */
 
 const FIRST_PAUSE_MS = 500;
@@ -23,7 +25,7 @@ export function pauseMs(attempt, random) {
   return Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** attempt) * (0.5 + 0.5 * random);
 }
 
-/** @param {URL} address @param {LiveOptions} options @returns {{close: () => void}} */
+/** @param {URL} address @param {LiveOptions} options @returns {Live} */
 export function openLive(address, options) {
   /** @type {WebSocket | null} */
   let socket = null;
@@ -41,11 +43,15 @@ export function openLive(address, options) {
 
   const opened = () => {
     attempt = 0;
-    for (const subscription of options.subscriptions(cursor))
-      socket?.send(JSON.stringify({ subscribe: subscription }));
+    subscribe();
     options.onLink("live");
     if (wasLive) options.onReturn();
     wasLive = true;
+  };
+
+  const subscribe = () => {
+    if (socket?.readyState !== WebSocket.OPEN) return;
+    for (const target of options.subscriptions(cursor)) socket.send(JSON.stringify({ subscribe: target }));
   };
 
   const receive = (/** @type {string} */ text) => {
@@ -62,6 +68,10 @@ export function openLive(address, options) {
 
   connect();
   return {
+    resume: (at) => {
+      cursor = at;
+      subscribe();
+    },
     close: () => {
       isClosed = true;
       socket?.close();

@@ -1,7 +1,6 @@
 // The run page: fetches, listens, and shows the one state. Each part redraws only when its slice changed.
 
-import { ApiError, getIncidents, getRun, getSeries, liveAddress } from "./api.js";
-import { badLayerRange, badLayers, LAYER_SERIES } from "./badlayers.js";
+import { liveAddress } from "./api.js";
 import { chartBuilder, drawCharts, loadPlotly } from "./charts.js";
 import { byId, refill } from "./dom.js";
 import { environmentView, firstBadView, layersView } from "./environment.js";
@@ -10,6 +9,7 @@ import { figuresView, stopView, toolbarView, whoView } from "./header.js";
 import { incidentView } from "./incidents.js";
 import { chartsFor } from "./instruments.js";
 import { openLive } from "./live.js";
+import { createLoader, problemText, seriesNames } from "./loader.js";
 import { initialState, isSameRange, reduce, shownIncident } from "./state.js";
 import { hashOf, viewOf } from "./view.js";
 
@@ -18,10 +18,6 @@ import { hashOf, viewOf } from "./view.js";
 /** @typedef {import("./state.js").RunDetail} RunDetail */
 
 const DRAW_EVERY_MS = 200; // a chart costs some 20 ms: a few a second leave the machine to the training
-const DETAIL_AFTER_MS = 150; // zooming by wheel or key comes in bursts
-const RELOAD_EVERY_MS = 5000;
-const PIXELS = 450; // twice as many buckets come back, and an envelope has two points each
-const LAYER_PIXELS = 2000; // single steps, not buckets: which layer was first is a matter of one step
 const LINK_WORDS = { connecting: "Connecting", live: "Live", lost: "Reconnecting" };
 
 const runId = decodeURIComponent(location.pathname.split("/").pop() ?? "");
@@ -30,21 +26,30 @@ let state = initialState(runId, viewOf(location.hash));
 let drawn = null;
 /** @type {import("./charts.js").Plotly | null} */
 let plotly = null;
-let [isScheduled, lastDrawn, lastReload] = [false, 0, 0];
-/** @type {ReturnType<typeof setTimeout> | undefined} */
-let detailTimer;
-/** @type {ReturnType<typeof setTimeout> | undefined} */
-let reloadTimer;
+/** @type {import("./live.js").Live | null} */
+let live = null;
+/** @type {number | null} */
+let cursor = null;
+let [isScheduled, lastDrawn] = [false, 0];
+
+const loader = createLoader({
+  state: () => state,
+  dispatch,
+  resume: (at) => {
+    cursor = at;
+    live?.resume(at);
+  },
+});
 
 /** @param {Action} action */
 function dispatch(action) {
   const before = state;
   state = reduce(state, action);
   if (state === before) return;
-  if (!isSameRange(before.range, state.range)) wantDetail();
-  if (before.rank !== state.rank) void load();
-  if (shownIncident(before) !== shownIncident(state)) void loadBadLayers();
-  if (before.stale !== state.stale) reloadSoon();
+  if (!isSameRange(before.range, state.range)) loader.wantDetail();
+  if (before.rank !== state.rank) void loader.load();
+  if (shownIncident(before) !== shownIncident(state)) void loader.loadBadLayers();
+  if (before.stale !== state.stale) loader.onStale();
   schedule();
 }
 
@@ -62,9 +67,6 @@ function schedule() {
 }
 
 const buildCharts = chartBuilder(byId("charts"), byId("more-charts"), dispatch, schedule);
-
-/** @returns {string[]} */
-const seriesNames = () => chartsFor(state.run?.series ?? []).map((chart) => chart.series);
 
 function draw() {
   isScheduled = false;
@@ -124,76 +126,9 @@ function theme() {
   return `${document.documentElement.dataset.theme} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
 }
 
-/** @returns {Promise<number | null>} the cursor at which the live data goes on */
-async function load() {
-  lastReload = performance.now();
-  const rank = state.rank;
-  try {
-    const [run, incidents] = await Promise.all([getRun(runId), getIncidents(runId)]);
-    dispatch({ type: "run", run });
-    dispatch({ type: "incidents", incidents });
-    const answer = await getSeries(runId, { names: seriesNames(), pixels: PIXELS, rank });
-    if (rank === state.rank) dispatch({ type: "series", answer });
-    return answer.cursor;
-  } catch (error) {
-    dispatch({ type: "problem", text: problemText(error) });
-    return null;
-  }
-}
-
-/** @param {unknown} error @returns {string} */
-function problemText(error) {
-  if (error instanceof ApiError && error.status === 404)
-    return "There is no such run. It may have been deleted.";
-  return `The run cannot be read: ${error instanceof Error ? error.message : error}`;
-}
-
-function reloadSoon() {
-  clearTimeout(reloadTimer);
-  reloadTimer = setTimeout(load, Math.max(0, lastReload + RELOAD_EVERY_MS - performance.now()));
-}
-
-/** Fetch the zoomed range at full resolution, a moment after the last zoom. */
-function wantDetail() {
-  clearTimeout(detailTimer);
-  detailTimer = setTimeout(async () => {
-    const { range, rank } = state;
-    if (!range) return;
-    try {
-      // one step more on each side, so that the line reaches the edges
-      const answer = await getSeries(runId, {
-        names: seriesNames(),
-        pixels: PIXELS,
-        rank,
-        range: { from: Math.max(0, range.from - 1), to: range.to + 1 },
-      });
-      if (rank === state.rank) dispatch({ type: "detail", range, answer });
-    } catch (error) {
-      dispatch({ type: "problem", text: problemText(error) });
-    }
-  }, DETAIL_AFTER_MS);
-}
-
-async function loadBadLayers() {
-  const incident = shownIncident(state);
-  if (!incident) return dispatch({ type: "bad-layers", layers: [] });
-  const query = {
-    names: LAYER_SERIES,
-    pixels: LAYER_PIXELS,
-    rank: incident.rank,
-    range: badLayerRange(incident),
-  };
-  const series = await getSeries(runId, query).then(
-    (answer) => answer.series,
-    () => ({}), // without them the incident's own list is shown
-  );
-  if (incident === shownIncident(state))
-    dispatch({ type: "bad-layers", layers: badLayers(incident, series) });
-}
-
 /** @param {import("./records.js").LiveMessage} message */
 function receive(message) {
-  if (message.t === "resync") return reloadSoon();
+  if (message.t === "resync") return loader.reloadSoon();
   if (message.t === "run" && message.run.runId === runId)
     return dispatch({ type: "run-news", run: message.run });
   if (message.t === "incident" && message.runId === runId) {
@@ -219,15 +154,15 @@ addEventListener("hashchange", () => {
   if (view.incidentId) dispatch({ type: "select", incidentId: view.incidentId });
 });
 
-const cursor = await load();
-openLive(liveAddress(), {
+await loader.load();
+live = openLive(liveAddress(), {
   cursor,
-  subscriptions: (at) => [{ run_id: runId, series: seriesNames(), cursor: at }],
-  onReturn: load,
+  subscriptions: (at) => [{ run_id: runId, rank: state.rank, series: seriesNames(state), cursor: at }],
+  onReturn: loader.load,
   onLink: (link) => dispatch({ type: "link", link }),
   onMessage: receive,
 });
-if (state.range) wantDetail();
+if (state.range) loader.wantDetail();
 plotly = await loadPlotly().catch((error) => {
   dispatch({ type: "problem", text: problemText(error) });
   return null;

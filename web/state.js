@@ -1,6 +1,6 @@
 // State of the run page: one value, changed by one pure function. The DOM and Plotly only show it.
 
-import { appended, lastStepOf, trackOf } from "./track.js";
+import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
 
 /** @typedef {import("./records.js").Run} Run */
 /** @typedef {import("./records.js").RunDetail} RunDetail */
@@ -15,7 +15,8 @@ import { appended, lastStepOf, trackOf } from "./track.js";
 
 /**
  * `range` null means follow; `detail` is the zoomed range at full resolution, once it has come. `logScale` holds
- * what the user chose, by series. `stale` counts the rows that contradict what we hold: the shell reloads then.
+ * what the user chose, by series. `stale` counts the rows that tell of more than
+ * they bring, or contradict what we hold: the page reads again then.
  * @typedef {{runId: string, rank: number, run: RunDetail | null, problem: string | null, incidents: Incident[],
  *   incidentId: string | null, tracks: Tracks, gaps: Gap[], range: Range | null,
  *   detail: {range: Range, tracks: Tracks} | null, badLayers: BadLayer[], logScale: Record<string, boolean>, link: Link,
@@ -125,22 +126,29 @@ function withIncident(incidents, incident) {
 /** @param {State} state @param {Extract<Action, {type: "rows"}>} action @returns {State} */
 function withRows(state, action) {
   if (action.rank !== state.rank || !state.isLoaded || !action.steps.length) return state;
-  const isOld = Object.keys(action.columns).some(
-    (name) => lastStepOf(state.tracks[name]) >= /** @type {number} */ (action.steps.at(-1)),
-  );
-  if (isOld) return { ...state, stale: state.stale + 1 };
-  const tracks = { ...state.tracks };
-  for (const [name, column] of Object.entries(action.columns)) {
-    tracks[name] = appended(
-      tracks[name] ?? trackOf({ kind: "raw", step: [], value: NO_VALUES }),
-      action.steps,
-      column,
-    );
+  const names = Object.keys(action.columns);
+  if (names.some((name) => lastStepOf(state.tracks[name]) >= action.steps[action.steps.length - 1])) {
+    return { ...state, stale: state.stale + 1 };
   }
-  return { ...state, tracks };
+  const tracks = { ...state.tracks };
+  for (const name of names)
+    tracks[name] = appended(tracks[name] ?? emptyTrack(), action.steps, action.columns[name]);
+  const isNews = names.some(
+    (name) => leavesOut(state.tracks[name], action.steps[0]) || !isListed(state, name),
+  );
+  return { ...state, tracks, stale: state.stale + Number(isNews) };
 }
 
-const NO_VALUES = { values: [], present: null };
+/** Whether steps were passed over where none was before: the client may have declared them lost. @param {Track} track @param {number} step */
+function leavesOut(track, step) {
+  const end = track?.step.length - 1;
+  return end > 0 && step > track.lastStep[end] + 1 && track.step[end] <= track.lastStep[end - 1] + 1;
+}
+
+/** @param {State} state @param {string} name @returns {boolean} */
+function isListed(state, name) {
+  return !state.run || state.run.series.includes(name);
+}
 
 /** @param {Range} range @returns {Range} */
 function wholeSteps({ from, to }) {

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
 
 from e2e.pushed_run import Run
 from server_process import ServerProcess, running_server
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
-TIMEOUT_MS = 15_000.0
+TIMEOUT_MS = 30_000.0  # generous: a busy machine compiles plotly for seconds
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 LOUD = ("error", "warning")
 VIEWPORT: ViewportSize = {"width": 1280, "height": 900}
@@ -23,6 +23,7 @@ VIEWPORT: ViewportSize = {"width": 1280, "height": 900}
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=TIMEOUT_MS)
     path = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
     assert path, f"these tests need one of {', '.join(CHROMIUM_NAMES)}"
     with sync_playwright() as playwright:

@@ -83,6 +83,9 @@ def test_rows_appear_live_and_a_declared_loss_is_shaded(open_page: OpenPage, new
     expect(page.locator(f'{LOSS} .chip[data-kind="nan"]')).to_have_text("NaN 1")
     expect(page.get_by_test_id("range")).to_have_text("Steps 0 – 51")
     expect(page.locator(f"{LOSS} .now")).to_have_text("NaN")
+    run.lose(5, "ring_overflow")
+    run.rows([0.5])
+    expect(page.locator(f"{LOSS} .annotation-text").last).to_have_text("lost: ring overflow")
     assert page.evaluate("window.isSameDocument")
 
 

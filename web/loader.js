@@ -1,0 +1,112 @@
+// The loader: what the run page reads over REST, when, and how often at most. It keeps no data, it dispatches.
+
+import { ApiError, getIncidents, getRun, getSeries } from "./api.js";
+import { badLayerRange, badLayers, LAYER_SERIES } from "./badlayers.js";
+import { chartsFor } from "./instruments.js";
+import { shownIncident } from "./state.js";
+
+/** @typedef {import("./state.js").State} State */
+/** @typedef {import("./state.js").Action} Action */
+/**
+ * `resume` takes the live data up again where the last load ended.
+ * @typedef {{state: () => State, dispatch: (action: Action) => void, resume: (cursor: number | null) => void}} Page
+ */
+
+const DETAIL_AFTER_MS = 150; // zooming by key comes in bursts
+const RELOAD_EVERY_MS = 5000;
+const SETTLE_MS = 1500; // the live socket first repeats some of what a load has brought: no reason to load again
+const PIXELS = 450; // twice as many buckets come back, and an envelope has two points each
+const LAYER_PIXELS = 2000; // single steps, not buckets: which layer was first is a matter of one step
+
+/** @param {State} state @returns {string[]} the series that its charts need */
+export function seriesNames(state) {
+  return chartsFor(state.run?.series ?? []).map((chart) => chart.series);
+}
+
+/** @param {unknown} error @returns {string} */
+export function problemText(error) {
+  if (error instanceof ApiError && error.status === 404)
+    return "There is no such run. It may have been deleted.";
+  return `The run cannot be read: ${error instanceof Error ? error.message : error}`;
+}
+
+/** @param {Page} page */
+export function createLoader({ state, dispatch, resume }) {
+  let lastLoad = -Infinity;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let reloadTimer;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let detailTimer;
+
+  /** Read everything; what fails is tried again, but for a run that is not there. */
+  async function load() {
+    clearTimeout(reloadTimer);
+    lastLoad = performance.now();
+    const { runId, rank } = state();
+    try {
+      const [run, incidents] = await Promise.all([getRun(runId), getIncidents(runId)]);
+      dispatch({ type: "run", run });
+      dispatch({ type: "incidents", incidents });
+      const answer = await getSeries(runId, { names: seriesNames(state()), pixels: PIXELS, rank });
+      if (rank !== state().rank) return;
+      dispatch({ type: "series", answer });
+      lastLoad = performance.now();
+      resume(answer.cursor);
+    } catch (error) {
+      dispatch({ type: "problem", text: problemText(error) });
+      if (!(error instanceof ApiError && error.status === 404)) reloadSoon();
+    }
+  }
+
+  function reloadSoon() {
+    clearTimeout(reloadTimer);
+    reloadTimer = setTimeout(load, Math.max(0, lastLoad + RELOAD_EVERY_MS - performance.now()));
+  }
+
+  /** Rows came that contradict what we hold. */
+  function onStale() {
+    if (performance.now() > lastLoad + SETTLE_MS) reloadSoon();
+  }
+
+  /** Fetch the zoomed range at full resolution, a moment after the last zoom. */
+  function wantDetail() {
+    clearTimeout(detailTimer);
+    detailTimer = setTimeout(loadDetail, DETAIL_AFTER_MS);
+  }
+
+  async function loadDetail() {
+    const { runId, range, rank } = state();
+    if (!range) return;
+    const wider = { from: Math.max(0, range.from - 1), to: range.to + 1 }; // so that the line reaches the edges
+    try {
+      const answer = await getSeries(runId, {
+        names: seriesNames(state()),
+        pixels: PIXELS,
+        rank,
+        range: wider,
+      });
+      if (rank === state().rank) dispatch({ type: "detail", range, answer });
+    } catch (error) {
+      dispatch({ type: "problem", text: problemText(error) });
+    }
+  }
+
+  async function loadBadLayers() {
+    const incident = shownIncident(state());
+    if (!incident) return dispatch({ type: "bad-layers", layers: [] });
+    const query = {
+      names: LAYER_SERIES,
+      pixels: LAYER_PIXELS,
+      rank: incident.rank,
+      range: badLayerRange(incident),
+    };
+    const series = await getSeries(state().runId, query).then(
+      (answer) => answer.series,
+      () => ({}), // without them the incident's own list is shown
+    );
+    if (incident === shownIncident(state()))
+      dispatch({ type: "bad-layers", layers: badLayers(incident, series) });
+  }
+
+  return { load, reloadSoon, onStale, wantDetail, loadBadLayers };
+}
