@@ -41,7 +41,7 @@ END_TIMEOUT_S = 2.0  # what the thread needs beyond that to write the rest to di
 _senders: weakref.WeakSet[Sender] = weakref.WeakSet()
 _retiring: list[_Life] = []  # of senders that nobody holds any more and that are not done
 _hooks = threading.Lock()
-_has_fork_hook = False
+_has_hooks = False
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Sender:
         self._finalizer = weakref.finalize(self, _retire, self._life)
         self._finalizer.atexit = False
         _senders.add(self)
-        _install_fork_hook()
+        _install_hooks()
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -238,13 +238,15 @@ def _plain(value: object, depth: int = 0) -> Any:  # noqa: ANN401 - the data of 
         return type(value).__name__
 
 
-def _install_fork_hook() -> None:
+def _install_hooks() -> None:
     """Arrange for what must happen at a fork, once, and not before there is a sender."""
-    global _has_fork_hook
+    global _has_hooks
     with _hooks:
-        if not _has_fork_hook and hasattr(os, "register_at_fork"):
+        if _has_hooks:
+            return
+        _has_hooks = True
+        if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_disarm_all)
-        _has_fork_hook = True
 
 
 @atexit.register  # at import, so that it runs after the goodbyes of whoever imports this

@@ -1,6 +1,6 @@
 """Spool: frames of one session on disk, for as long as the server has not acknowledged them.
 
-    DIR/ordinals/<run>                 how many sessions the run had, for its next one
+    DIR/ordinals/<run>/<number>         a session of the run, for its next one to count on
     DIR/sessions/<run>/<session>/      owner (who writes), head.frames (Hello, layouts), <first seq>.frames
 
 A file is a magic word and records: length, CRC32, first and last seq, then the frame's bytes. A record that
@@ -31,7 +31,7 @@ from trainvitals.owner import claim, release
 MAGIC = b"TVSPOOL1"
 SEGMENT_BYTES = 1 << 20  # what is read at once, and the unit in which acknowledged frames leave the disk
 MAX_BYTES = 512 << 20  # of one session; a day without a server for most models
-MAX_ORDINALS = 2000  # runs whose sessions are counted: small files, for ever
+MAX_ORDINALS = 2000  # runs whose sessions are counted: an empty file each, for ever
 HEAD = "head.frames"
 _LONGEST_BYTES = 8 * SEGMENT_BYTES  # no segment of ours grows so long; a file that does is none
 _RECORD = struct.Struct("<IIQQ")  # length, crc, first seq, last seq
@@ -74,27 +74,27 @@ def sessions(directory: Path) -> list[Path]:
 
 def next_ordinal(directory: Path, run_id: str, rank: int = 0) -> int:
     """Count one more session of the run and return its number: 0, 1, ...; 0 where nothing can be written."""
-    path = directory / "ordinals" / _file_name(f"{run_id}#{rank}" if rank else run_id)
+    folder = directory / "ordinals" / _file_name(f"{run_id}#{rank}" if rank else run_id)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        last = int(path.read_text("ascii")) if path.is_file() else -1
-        if last < 0:
-            _thin_out(path.parent)
-        fresh = path.with_name(f"{path.name}.{os.getpid()}")
-        fresh.write_text(str(last + 1), "ascii")
-        fresh.replace(path)
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            _thin_out(folder.parent)
+        while True:
+            last = max((int(path.name) for path in folder.iterdir()), default=-1)
+            with contextlib.suppress(FileExistsError):  # another session of the run took that number
+                (folder / str(last + 1)).touch(exist_ok=False)
+                return last + 1
     except (OSError, ValueError):
         return 0
-    return last + 1
 
 
 def _thin_out(directory: Path) -> None:
     """Forget the runs that were started longest ago, once there are very many."""
-    paths = list(directory.iterdir())
-    if len(paths) >= MAX_ORDINALS:
-        paths.sort(key=lambda path: path.stat().st_mtime)
-        for path in paths[: len(paths) // 2]:
-            _unlink(path)
+    folders = list(directory.iterdir())
+    if len(folders) > MAX_ORDINALS:
+        folders.sort(key=lambda folder: folder.stat().st_mtime)
+        for folder in folders[: len(folders) // 2]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Spool:

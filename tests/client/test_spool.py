@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,19 @@ def test_each_session_of_a_run_counts_one_more(tmp_path: Path) -> None:
     runs = ["a", "a", "b", "a"]
     assert [next_ordinal(tmp_path, run) for run in runs] == [0, 1, 0, 2]
     assert [next_ordinal(tmp_path, "a", rank=1), next_ordinal(tmp_path, "a")] == [0, 3]
+
+
+def test_sessions_that_begin_at_once_get_numbers_of_their_own(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda _: next_ordinal(tmp_path, "a"), range(40)))
+    assert sorted(numbers) == list(range(40))
+
+
+def test_very_many_runs_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainvitals.spool.MAX_ORDINALS", 20)
+    for index in range(50):
+        next_ordinal(tmp_path, str(index))
+    assert 10 <= len(list((tmp_path / "ordinals").iterdir())) <= 20
 
 
 def test_where_sessions_cannot_be_counted_they_are_all_the_first(tmp_path: Path) -> None:
