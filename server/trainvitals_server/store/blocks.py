@@ -37,7 +37,7 @@ LAYER_BUCKETS_PER_BLOCK = 8  # at least the ratio of two levels
 # Of frames, taken by one call: what bounds its hold on the writer, some 50 ms. A frame always fits.
 MAX_BYTES = wire.MAX_FRAME_BYTES
 # What is worth a rewrite of the last windows. Fewer frames than this are decoded again by each reader.
-MIN_FRAMES = 256
+MIN_FRAMES = 128
 
 
 @dataclass(frozen=True, slots=True)
