@@ -17,6 +17,8 @@ from trainvitals_server.finding import Kind
 LEAVE_HEIGHT = 0.5  # halfway back to the start: the row is outside the band
 LOST_HEIGHT = 1.25  # clearly worse than where the run began
 SEVERE_HEIGHT = 3.0  # no curriculum, no ramp, no restart does that
+FAR_HEIGHT = 10.0  # not even a ramp goes there
+CONVEX = 1.5  # it rises this much faster lately than over its whole life
 LEAP_GROWTH = 3.0  # two severe rows, the second this many times the first: no noise does that
 GREAT_LEAP = 30.0  # where the first of the two is merely high
 ABSURD_HEIGHT = 1e8  # a single row is enough: no batch of sane data does that
@@ -78,7 +80,7 @@ class Excursion(msgspec.Struct):
         """
         if self.inside:
             return None
-        if self._is_absurd(tallest) or (self._stays_above(SEVERE_HEIGHT, needed) and not self._only_falls()):
+        if self._is_absurd(tallest) or (self._stays_above(SEVERE_HEIGHT, needed) and self._runs_away()):
             return "critical"
         if self._stays_above(LOST_HEIGHT, needed) and self._rises():
             return "warning"
@@ -120,6 +122,17 @@ class Excursion(msgspec.Struct):
         """Whether the latest row and `needed` of the last `needed + 1` are above the limit."""
         recent = self.heights[-needed - 1 :]
         return self.heights[-1] >= limit and sum(height >= limit for height in recent) >= needed
+
+    def _runs_away(self) -> bool:
+        """Whether it goes on like this: neither on its way back, nor the even climb of a ramp."""
+        if self._only_falls():
+            return False
+        if self.rows <= MEMORY or self.heights[-1] >= FAR_HEIGHT:
+            return True
+        now = fmean(self.heights[-HEAD:])
+        lately = (now - fmean(self.heights[:HEAD])) / (MEMORY - HEAD)
+        overall = (now - fmean(self.head)) / (self.rows - HEAD)
+        return lately >= CONVEX * overall
 
     def _only_falls(self) -> bool:
         heights = self.heights

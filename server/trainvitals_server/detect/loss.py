@@ -100,7 +100,11 @@ class LossFold(msgspec.Struct):
         if self.rows < FIRST_ROWS:
             return "immediate_blowup", row.step
         out = self.excursion
-        if out is not None and out.alarm is None and out.rows >= 2 and out.inside == 0:
+        if out is None or out.inside:
+            return "sudden_nan", row.step
+        if out.alarm is not None or out.warned:
+            return out.alarm or "gradual_divergence", out.onset_step
+        if out.rows >= 2:
             return "fast_divergence", out.onset_step
         return "sudden_nan", row.step
 

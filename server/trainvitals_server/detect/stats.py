@@ -88,7 +88,7 @@ class LossBand(msgspec.Struct):
         steps = [abs(b - a) for a, b in pairwise(values)]
         self.noises = [*self.noises[1 - MEMORY :], MAD_TO_SIGMA * median(steps) / math.sqrt(2)]
         if self.middles:
-            self.shifts = [*self.shifts[1 - MEMORY :], abs(middle - self.middles[-1])]
+            self.shifts = [*self.shifts[1 - MEMORY :], middle - self.middles[-1]]
         self.block = []
         if len(self.middles) >= 2:  # a level counts as wandered to once it is two blocks old
             self.low = min(self.low, self.middles[-2])
@@ -96,7 +96,12 @@ class LossBand(msgspec.Struct):
         self.middles = [*self.middles[-2:], middle]
         if self.rows > WARM_UP:
             self.best = min(self.best, middle)
-            self.noise = max(median(self.noises), median(self.shifts))
+            self.noise = max(median(self.noises), self._usual_rise())
+
+    def _usual_rise(self) -> float:
+        """Return how much the level rises from block to block, where it rises as often as not."""
+        rises = [shift for shift in self.shifts if shift > 0]
+        return median(rises) if len(rises) >= len(self.shifts) / 4 else 0.0
 
 
 class LogLevel(msgspec.Struct):

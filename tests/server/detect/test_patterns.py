@@ -1,0 +1,247 @@
+"""The detectors one by one: each on the rows it is made for, and on the rows it must not mistake for them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from traces import batch_of, collapse, epsilon, exploding, healthy_half, learning, spike
+from trainvitals_server.detect.excursion import Excursion, rows_needed
+from trainvitals_server.detect.forecast import rows_to_limit
+from trainvitals_server.detect.gradient import GradientFold
+from trainvitals_server.detect.loss import LossFold
+from trainvitals_server.detect.needs import NEEDS, coverage
+from trainvitals_server.detect.overflow import OverflowFold
+from trainvitals_server.detect.rates import RateFold
+from trainvitals_server.detect.stats import BLOCK, LogLevel, LossBand
+from trainvitals_server.detect.validation import ValidationFold
+from trainvitals_server.detect.young import blown_up_since
+from trainvitals_server.finding import KINDS
+
+
+def kinds(findings: list[object]) -> list[str]:
+    return [finding.kind for finding in findings]  # type: ignore[attr-defined]
+
+
+class TestBand:
+    def test_height_one_is_as_bad_as_the_start(self) -> None:
+        band = LossBand()
+        for value in np.linspace(3.0, 1.0, 200).tolist():
+            band.accept(value)
+        assert band.height(band.start) == pytest.approx(1.0)
+
+    def test_the_best_is_the_lowest_block_median(self) -> None:
+        band, values = LossBand(), learning(160)
+        for value in values.tolist():
+            band.accept(value)
+        oracle = min(np.median(values[start : start + BLOCK]) for start in range(48, 160, BLOCK))
+        assert band.best == pytest.approx(min(oracle, band.best))
+        assert band.best <= oracle
+
+    def test_noise_is_that_of_the_rows_not_of_the_trend(self) -> None:
+        rng = np.random.default_rng(0)
+        band = LossBand()
+        for value in (5 - 0.001 * np.arange(2000) + 0.1 * rng.normal(size=2000)).tolist():
+            band.accept(value)
+        assert band.noise == pytest.approx(0.1, rel=0.3)
+
+    def test_a_constant_loss_has_no_range_and_any_rise_is_infinite(self) -> None:
+        band = LossBand()
+        for _ in range(100):
+            band.accept(0.0)
+        assert (band.height(0.0), band.height(1.0)) == (0.0, math.inf)
+
+    def test_the_level_of_a_gradient_never_falls_below_its_first_size(self) -> None:
+        level = LogLevel()
+        for value in np.linspace(2, -8, 2000).tolist():
+            level.accept(value)
+        assert level.typical == pytest.approx(2.0, abs=0.1)
+
+
+class TestYoung:
+    def test_three_rises_that_multiply_are_a_blow_up(self) -> None:
+        assert blown_up_since([369.7, 1101, 4344, 19580]) == 1
+
+    def test_a_value_beyond_all_proportion_is_one_at_once(self) -> None:
+        assert blown_up_since([2.3, 1.7e9]) == 1
+
+    def test_a_restless_start_is_none(self) -> None:
+        assert blown_up_since([1.2, 1.7, 1.6, 2.1, 1.8]) is None
+
+    def test_noise_around_zero_is_none(self) -> None:
+        assert blown_up_since([0.01, 1.0, -0.5, 2.0]) is None
+
+
+class TestForecast:
+    def test_geometric_growth_ends_where_float32_ends(self) -> None:
+        rises = [10.0**power for power in range(1, 5)]
+        assert rows_to_limit(rises) == math.ceil(38.53 - 4)
+
+    def test_growth_that_grows_ends_sooner(self) -> None:
+        assert rows_to_limit([1, 1e1, 1e3, 1e7]) < 5
+
+    def test_a_loss_that_falls_has_no_forecast(self) -> None:
+        assert rows_to_limit([5.0, 4.0]) == math.inf
+
+
+class TestExcursion:
+    @staticmethod
+    def judged(heights: list[float]) -> str | None:
+        out = Excursion(onset_step=0)
+        judgement = None
+        for step, height in enumerate(heights):
+            out.add(step, height, height, is_inside=height < 0.5)
+            judgement = judgement or out.judge(needed=3, tallest=0.0)
+        return judgement
+
+    def test_one_high_row_is_nothing_yet(self) -> None:
+        assert self.judged([70.0]) is None
+
+    def test_three_severe_rows_are_critical(self) -> None:
+        assert self.judged([5.0, 6.0, 5.5]) == "critical"
+
+    def test_a_spike_that_only_falls_gets_its_time(self) -> None:
+        assert self.judged([9.0, 7.0, 5.0, 3.5, 2.0]) is None
+
+    def test_a_leap_upon_a_leap_is_critical_at_once(self) -> None:
+        assert self.judged([4.0, 40.0]) == "critical"
+
+    def test_a_slow_rise_above_the_start_is_a_warning(self) -> None:
+        assert self.judged([0.9, 1.0, 1.1, 1.3, 1.5, 1.6]) == "warning"
+
+    def test_a_long_stay_at_the_start_is_a_warning(self) -> None:
+        assert self.judged([1.0] * 19) is None
+        assert self.judged([1.0] * 20) == "warning"
+
+    def test_a_run_used_to_high_rows_needs_more_of_them(self) -> None:
+        assert rows_needed(0, 1000) == 3
+        assert rows_needed(100, 1000) == 6  # log(1e-6) / log(101 / 1500) is 5.1
+        assert rows_needed(10**6, 1) == 20
+
+
+class TestLoss:
+    def test_a_spike_is_told_once_it_is_over(self) -> None:
+        (finding,) = LossFold().feed(spike())
+        assert (finding.kind, finding.severity, finding.onset_step) == ("loss_spike", "info", 200)
+        assert finding.facts["outcome"] == "recovered"
+
+    def test_a_jump_that_stays_halfway_is_a_warning(self) -> None:
+        loss = learning(600)
+        loss[300:] += 1.4
+        (finding,) = LossFold().feed(batch_of({"loss": loss}))
+        assert (finding.kind, finding.severity, finding.onset_step) == ("loss_spike", "warning", 300)
+
+    def test_missing_cells_are_no_values(self) -> None:
+        loss = learning(400)
+        there = np.arange(400) % 3 == 0
+        assert LossFold().feed(batch_of({"loss": np.where(there, loss, 1e9)}, present={"loss": there})) == []
+
+    def test_rows_a_thousand_steps_apart_are_judged_alike(self) -> None:
+        loss = np.concatenate([learning(100), np.full(10, 50.0)])
+        (finding,) = LossFold().feed(batch_of({"loss": loss}, steps=range(5000, 115000, 1000)))
+        assert (finding.severity, finding.onset_step) == ("critical", 105000)
+
+    def test_nan_after_a_single_high_row_is_sudden(self) -> None:
+        loss = np.concatenate([learning(100), [500.0, math.nan]])
+        (finding,) = LossFold().feed(batch_of({"loss": loss}))
+        assert (finding.kind, finding.onset_step) == ("sudden_nan", 101)
+
+    def test_nan_after_a_rise_is_divergence(self) -> None:
+        loss = np.concatenate([learning(100), [2.0, 2.6, math.nan]])
+        (finding,) = LossFold().feed(batch_of({"loss": loss}))
+        assert (finding.kind, finding.onset_step, finding.nonfinite_step) == ("fast_divergence", 100, 102)
+
+
+class TestScaler:
+    def test_a_normal_start_and_a_skip_after_each_doubling_are_notes(self) -> None:
+        assert {finding.severity for finding in OverflowFold().feed(healthy_half())} == {"info"}
+
+    def test_the_bottom_of_the_scale_is_a_collapse(self) -> None:
+        found = [finding for finding in OverflowFold().feed(collapse()) if finding.severity == "critical"]
+        assert [(finding.kind, finding.detected_step) for finding in found] == [("loss_scale_collapse", 15)]
+
+    def test_a_start_from_two_to_the_32_is_given_its_time(self) -> None:
+        rows = 60
+        skipped = np.arange(rows) < 19
+        scale = np.where(skipped, 2.0 ** (32 - np.arange(rows)), 2.0**13)
+        batch = batch_of({"loss_scale": scale, "skipped": 1.0 * skipped, "grad_norm": np.ones(rows)})
+        assert {finding.severity for finding in OverflowFold().feed(batch)} == {"info"}
+
+    def test_half_of_the_updates_lost_is_a_collapse(self) -> None:
+        rows = 200
+        skipped = (np.arange(rows) >= 100) & (np.arange(rows) % 2 == 0)
+        batch = batch_of(
+            {"loss_scale": np.full(rows, 1024.0), "skipped": 1.0 * skipped, "grad_norm": np.ones(rows)}
+        )
+        assert "loss_scale_collapse" in kinds(list(OverflowFold().feed(batch)))
+
+    def test_updates_that_are_applied_again_end_the_collapse(self) -> None:
+        rows = 200
+        skipped = (np.arange(rows) >= 50) & (np.arange(rows) < 70)
+        batch = batch_of(
+            {"loss_scale": np.full(rows, 1024.0), "skipped": 1.0 * skipped, "grad_norm": np.ones(rows)}
+        )
+        collapsed = [item for item in OverflowFold().feed(batch) if item.kind == "loss_scale_collapse"]
+        assert [finding.phase for finding in collapsed] == ["open", "resolve"]
+
+    def test_one_infinite_norm_between_finite_rows_is_the_norms_own_overflow(self) -> None:
+        norm = np.ones(50)
+        norm[20] = math.inf
+        (finding,) = OverflowFold().feed(batch_of({"grad_norm": norm}))
+        assert (finding.kind, finding.severity, finding.detected_step) == ("transient_overflow", "info", 21)
+
+    def test_two_infinite_norms_are_non_finite_gradients(self) -> None:
+        norm = np.ones(50)
+        norm[20:] = math.inf
+        (finding,) = OverflowFold().feed(batch_of({"grad_norm": norm}))
+        assert (finding.kind, finding.onset_step, finding.detected_step) == ("nonfinite_gradient", 20, 21)
+
+
+class TestGradient:
+    def test_ten_orders_of_magnitude_are_an_explosion(self) -> None:
+        (finding,) = GradientFold().feed(exploding())
+        assert (finding.kind, finding.onset_step, finding.detected_step) == ("exploding_gradient", 300, 302)
+
+    def test_two_wild_rows_are_none(self) -> None:
+        norm = np.ones(100)
+        norm[50:52] = 1e12
+        assert GradientFold().feed(batch_of({"grad_norm": norm})) == []
+
+    def test_a_jump_out_of_round_off_is_epsilon(self) -> None:
+        (finding,) = GradientFold().feed(epsilon())
+        assert (finding.kind, finding.onset_step) == ("optimizer_epsilon", 900)
+
+    def test_a_jump_without_a_decay_before_it_is_not(self) -> None:
+        norm = np.exp(0.1 * np.random.default_rng(0).normal(size=300))
+        norm[200] = 5e3
+        assert GradientFold().feed(batch_of({"grad_norm": norm})) == []
+
+
+def test_a_non_finite_validation_column_is_told_once() -> None:
+    batch = batch_of({"val_loss": [1.0, math.nan, math.nan]})
+    (finding,) = ValidationFold().feed(batch)
+    assert (finding.kind, finding.onset_step) == ("validation_nonfinite", 1)
+
+
+def test_a_missing_validation_value_is_not_nan() -> None:
+    batch = batch_of({"val_loss": [1.0, math.nan]}, present={"val_loss": [True, False]})
+    assert ValidationFold().feed(batch) == []
+
+
+def test_the_rate_remembers_its_last_rise() -> None:
+    rates = RateFold()
+    rates.feed(batch_of({"learning_rate": [0.1, 0.01, 0.1, 0.05]}))
+    summary = rates.summary()
+    assert (summary.first, summary.last, summary.raised_step, summary.raised_from) == (0.1, 0.05, 2, 0.01)
+
+
+def test_every_kind_that_is_looked_for_exists() -> None:
+    assert {kind for need in NEEDS for kind in need.kinds} <= set(KINDS)
+
+
+def test_coverage_tells_each_kind_once() -> None:
+    ran, skipped = coverage({"loss", "grad_norm"})
+    told = ran + [item.kind for item in skipped]
+    assert len(told) == len(set(told))
