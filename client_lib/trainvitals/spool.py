@@ -77,7 +77,7 @@ def next_ordinal(directory: Path, run_id: str, rank: int = 0) -> int:
     folder = directory / "ordinals" / _file_name(f"{run_id}#{rank}" if rank else run_id)
     try:
         if not folder.is_dir():
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             _thin_out(folder.parent)
         while True:
             last = max((int(path.name) for path in folder.iterdir()), default=-1)
