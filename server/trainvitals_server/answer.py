@@ -23,15 +23,7 @@ def tell_answer(answer: SeriesAnswer, cursor: int) -> Json:
         "raw": answer.is_raw,
         "cursor": cursor,
         "series": {name: tell_series(data) for name, data in answer.series.items()},
-        "gaps": [
-            {
-                "first_step": gap.first_step,
-                "last_step": gap.last_step,
-                "reason": gap.reason,
-                "steps_lost": gap.steps_lost,
-            }
-            for gap in answer.gaps
-        ],
+        "gaps": answer.gaps,
         "sessions": [branch.told() for branch in answer.branches],
     }
 

@@ -31,8 +31,9 @@ from trainvitals_server.store.board import (
     require_run,
 )
 from trainvitals_server.store.export import ExportPlan, plan_export
+from trainvitals_server.store.gaps import load_gaps
 from trainvitals_server.store.incidents import list_incidents
-from trainvitals_server.store.reading import DEFAULT_PIXELS, load_gaps, read_series
+from trainvitals_server.store.reading import DEFAULT_PIXELS, read_series
 from trainvitals_server.store.summaries import PAGE, find_run
 
 T = TypeVar("T")

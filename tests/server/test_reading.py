@@ -14,10 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recorded import Cell, Recorder, main_line, open_database
-from trainvitals.wire import Gap
 from trainvitals_server.series import NEVER, Buckets, Points
 from trainvitals_server.store.database import Database
-from trainvitals_server.store.reading import SeriesAnswer, SeriesData, read_rows, read_series, snapshot
+from trainvitals_server.store.reading import (
+    MAX_CELLS,
+    SeriesAnswer,
+    SeriesData,
+    read_rows,
+    read_series,
+    snapshot,
+)
 
 CELLS = st.sampled_from([0.0, 1.5, -2.0, 1e39, -1e300, math.nan, math.inf, -math.inf, None])
 
@@ -230,6 +236,18 @@ def test_layers_of_two_layouts_are_read_as_one_table(database: Database) -> None
     assert np.array_equal(shown, expected, equal_nan=True)
 
 
+def test_a_table_of_very_many_layers_stays_small(database: Database) -> None:
+    recorder = Recorder(database)
+    recorder.layout(1, [str(number) for number in range(4000)])
+    for begin in range(0, 120, 30):
+        cells = [float(cell) for cell in range(30 * 4000)]
+        recorder.steps(range(begin, begin + 30), {}, {"layer_grad_norm": cells}, layout_id=1, dtype="f4")
+    rows = read(database, ["layer_grad_norm"]).series["layer_grad_norm"].rows
+    assert isinstance(rows, Buckets)
+    assert int(rows.count.sum()) == 120
+    assert rows.max.size <= MAX_CELLS
+
+
 @pytest.mark.parametrize("compacts", [False, True])
 def test_a_long_layer_series_is_bucketed_layer_by_layer(database: Database, compacts: bool) -> None:
     generator = np.random.default_rng(7)
@@ -275,15 +293,6 @@ def test_a_repeated_step_of_one_session_counts_once_and_the_later_row_stays(data
 
 def recorder_rows(recorder: Recorder) -> dict[int, Cell]:
     return {step: row["loss"] for step, row in recorder.rows.items()}
-
-
-def test_gaps_of_the_range_are_told(database: Database) -> None:
-    recorder = Recorder(database)
-    recorder.send(Gap(seq=1, last_seq=1, reason="ring_overflow", first_step=10, last_step=19, steps_lost=10))
-    recorder.send(Gap(seq=2, last_seq=4, reason="queue_full", first_step=50, last_step=60, steps_lost=11))
-    recorder.seq = 4
-    recorder.steps([0, 100], {"loss": [1.0, 2.0]})
-    assert [gap.reason for gap in read(database, ["loss"], 15, 30).gaps] == ["ring_overflow"]
 
 
 def test_a_name_that_the_run_does_not_have_is_left_out(database: Database) -> None:

@@ -12,10 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-import msgspec
 import numpy as np
 
-from trainvitals.wire import Gap
 from trainvitals_server.series import (
     LEVEL_STEPS,
     NEVER,
@@ -29,13 +27,14 @@ from trainvitals_server.series import (
     select,
 )
 from trainvitals_server.store.branches import Branch, load_branches
+from trainvitals_server.store.gaps import LostSteps, load_gaps
 from trainvitals_server.store.source import Source, open_source, source_buckets, source_rows
 from trainvitals_server.store.tail import TIME
 
 Rows = TypeVar("Rows", Points, Buckets)
 
 DEFAULT_PIXELS = 1000
-_gap_decoder = msgspec.msgpack.Decoder(Gap)
+MAX_CELLS = 1 << 18  # of a table of layers: 2 MiB of numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class SeriesAnswer:
     is_raw: bool
     series: dict[str, SeriesData]
     branches: list[Branch]
-    gaps: list[Gap]
+    gaps: list[LostSteps]
 
 
 @contextmanager
@@ -108,26 +107,6 @@ def read_rows(
         return {name: _read_one(connection, sources, name, known[name], 0) for name in known}
 
 
-def load_gaps(
-    connection: sqlite3.Connection, run_id: str, rank: int | None = None, start: int = 0, stop: int = NEVER
-) -> list[Gap]:
-    """Return what the clients of a run, or of one rank, lost within the steps start .. stop - 1."""
-    rows = connection.execute(
-        "SELECT frame.payload FROM session CROSS JOIN frame USING (run_id, rank, session_id)"
-        " WHERE run_id = ? AND rank = coalesce(?, rank) AND frame.kind = 'gap'"
-        " ORDER BY session.ordinal, rank, frame.seq",
-        (run_id, rank),
-    )
-    gaps = (_gap_decoder.decode(payload) for (payload,) in rows)
-    return [gap for gap in gaps if _overlaps(gap, start, stop)]
-
-
-def _overlaps(gap: Gap, start: int, stop: int) -> bool:
-    if gap.first_step is None:
-        return True
-    return gap.first_step < stop and (gap.last_step or gap.first_step) >= start
-
-
 def _known(connection: sqlite3.Connection, run_id: str, names: Sequence[str]) -> dict[str, bool]:
     """Return those of `names` that the run has, and whether each is a layer series."""
     rows = connection.execute("SELECT name, per_layer FROM series WHERE run_id = ?", (run_id,))
@@ -157,6 +136,7 @@ def _read(
 ) -> tuple[bool, dict[str, SeriesData]]:
     if not sources:
         return True, {}
+    pixels = _affordable(sources, known, pixels)
     span = sources[-1].stop - sources[0].start
     few = POINTS_PER_BUCKET * pixels
     if span > few:
@@ -166,6 +146,14 @@ def _read(
             return False, series
     # Few steps, or few rows far apart.
     return True, {name: _read_one(connection, sources, name, known[name], 0) for name in known}
+
+
+def _affordable(sources: Sequence[Source], known: dict[str, bool], pixels: int) -> int:
+    """Return fewer pixels where a table of many layers would become too large."""
+    layers = [len(layers) for source in sources for layers in source.layouts.values()]
+    if not layers or not any(known.values()):
+        return pixels
+    return max(2, min(pixels, MAX_CELLS // (POINTS_PER_BUCKET * max(*layers, 1))))
 
 
 def _row_count(data: SeriesData) -> int:
