@@ -16,7 +16,8 @@ from trainvitals_server.detect.stats import LogLevel
 from trainvitals_server.finding import Evidence, Finding
 
 EXPLODED_DECADES = 4.0  # above the run's typical norm
-EXPLODED_ROWS = 3  # of the last four
+EXPLODED_ROWS = 3
+RECENT_ROWS = 4  # of the last four
 DECAYED_DECADES = 4.0  # below where the norm began: round-off is what is left of the gradient
 JUMP_DECADES = 3.0  # from one row to the next
 QUIET_ROWS = 16
@@ -24,16 +25,14 @@ HEAD_ROWS = 16
 
 
 class GradientFold(msgspec.Struct):
-    """Folds `grad_norm`, row by row."""
+    """Folds `grad_norm`; whole blocks at once where nothing in them can be news."""
 
     level: LogLevel = msgspec.field(default_factory=LogLevel)
     head: list[float] = []
     quiet: list[float] = []
-    recent: list[float] = []
-    recent_steps: list[int] = []
+    quiet_steps: list[int] = []
     exploded_step: int | None = None
     epsilon_step: int | None = None
-    calm_rows: int = 0
 
     def feed(self, batch: Batch) -> list[Finding]:
         """Return what the rows of `batch` say about the size of the gradient."""
@@ -42,28 +41,46 @@ class GradientFold(msgspec.Struct):
         if series is None:
             return findings
         usable = series.present & np.isfinite(series.values) & (series.values > 0)
-        values, steps = series.values.tolist(), batch.steps.tolist()
-        for index in np.flatnonzero(usable).tolist():
-            self._row(steps[index], math.log10(values[index]), findings)
+        steps = batch.steps[usable].tolist()
+        # Not numpy's logarithm: its last bit may depend on where a value stands in the array.
+        values = [math.log10(value) for value in series.values[usable].tolist()]
+        place = 0
+        while place < len(values):
+            stop = place + self.level.room
+            if self._is_plain(values[place:stop]):
+                self._take(steps[place:stop], values[place:stop])
+                place = min(stop, len(values))
+            else:
+                self._row(steps[place], values[place], findings)
+                place += 1
         return findings
 
+    def _is_plain(self, values: list[float]) -> bool:
+        """Whether no row of these can be an explosion or a jump."""
+        if not self.level.is_known or max(values) >= self.level.typical + EXPLODED_DECADES:
+            return False
+        return max(values) < min(*values[:-1], self.quiet[-1]) + JUMP_DECADES if len(values) > 1 else False
+
+    def _take(self, steps: list[int], values: list[float]) -> None:
+        self.quiet = [*self.quiet, *values][-QUIET_ROWS:]
+        self.quiet_steps = [*self.quiet_steps, *steps][-QUIET_ROWS:]
+        self.level.take(values)
+
     def _row(self, step: int, value: float, findings: list[Finding]) -> None:
-        self.recent = [*self.recent[-3:], value]
-        self.recent_steps = [*self.recent_steps[-3:], step]
         self._epsilon(step, value, findings)
+        self.quiet = [*self.quiet[1 - QUIET_ROWS :], value]
+        self.quiet_steps = [*self.quiet_steps[1 - QUIET_ROWS :], step]
         if self.level.is_known and value >= self.level.typical + EXPLODED_DECADES:
-            self.calm_rows = 0
             self._explosion(step, value, findings)
         else:
-            self.level.accept(value)
-            self.calm_rows += 1
+            self.level.take([value])
         if len(self.head) < HEAD_ROWS:
             self.head.append(value)
-        self.quiet = [*self.quiet[1 - QUIET_ROWS :], value]
 
     def _explosion(self, step: int, value: float, findings: list[Finding]) -> None:
         limit = self.level.typical + EXPLODED_DECADES
-        high = [place for place, item in zip(self.recent_steps, self.recent, strict=True) if item >= limit]
+        recent = zip(self.quiet_steps[-RECENT_ROWS:], self.quiet[-RECENT_ROWS:], strict=True)
+        high = [row for row, item in recent if item >= limit]
         if self.exploded_step is not None or len(high) < EXPLODED_ROWS:
             return
         self.exploded_step = high[0]
@@ -79,8 +96,10 @@ class GradientFold(msgspec.Struct):
     def _epsilon(self, step: int, value: float, findings: list[Finding]) -> None:
         if self.epsilon_step is not None or len(self.quiet) < QUIET_ROWS or len(self.head) < HEAD_ROWS:
             return
+        if value < self.quiet[-1] + JUMP_DECADES or value < max(self.quiet) + JUMP_DECADES:
+            return
         start, calm = median(self.head), median(self.quiet)
-        if calm > start - DECAYED_DECADES or value < max(self.quiet) + JUMP_DECADES:
+        if calm > start - DECAYED_DECADES:
             return
         self.epsilon_step = step
         text = (

@@ -13,11 +13,12 @@ from statistics import median
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.excursion import LEAVE_HEIGHT, LOST_HEIGHT, Excursion, rows_needed
 from trainvitals_server.detect.forecast import rows_to_limit
-from trainvitals_server.detect.rows import Row, read_rows
+from trainvitals_server.detect.rows import Row
 from trainvitals_server.detect.stats import LossBand
 from trainvitals_server.detect.young import YOUNG_ROWS, blown_up_since
 from trainvitals_server.finding import Evidence, Finding, Kind, Severity
@@ -28,6 +29,7 @@ LEAVE_SIGMAS = 8.0  # far beyond the noise; halfway back to the start is the oth
 YOUNG_HEIGHT = 10.0  # while a run is young it must be far higher,
 YOUNG_SIGMAS = 100.0  # far beyond what noise it has shown,
 YOUNG_NEEDED = 8  # and longer
+PLAIN_SHARE = 0.98  # rows so far below the edge of the band need no closer look
 BACK_ROWS = 4  # rows inside the band that end an excursion
 PERSIST_ROWS = 30  # an excursion this long is no spike
 FOLLOW_ROWS = 200  # one that rises or was told is followed longer before its level is the new normal
@@ -62,14 +64,44 @@ class LossFold(msgspec.Struct):
     def feed(self, batch: Batch) -> list[Finding]:
         """Return what the rows of `batch` say about the loss."""
         findings: list[Finding] = []
-        for row in read_rows(batch, "loss"):
-            if math.isfinite(row.value):
-                self._finite(row, findings)
+        series = batch.columns.get("loss")
+        if series is None:
+            return findings
+        places = np.flatnonzero(series.present).tolist()
+        values = series.values[series.present].tolist()
+        place = 0
+        while place < len(values):
+            plain = self._plain(values[place : place + self.band.room])
+            if plain:
+                self.band.take(plain)
+                self._count(len(plain), 0)
+                place += len(plain)
+                self._pass(int(batch.steps[places[place - 1]]), values[place - 1], len(plain))
             else:
-                self._nonfinite(row, findings)
-            self.rows += 1
-            self.last_step, self.last_value = row.step, row.value
+                self._row(Row(int(batch.steps[places[place]]), values[place], places[place], batch), findings)
+                place += 1
         return findings
+
+    def _plain(self, values: list[float]) -> list[float]:
+        """Return `values` where nothing in them can be news, else nothing.
+
+        A margin keeps rounding out of it: these rows would be accepted one by one just the same.
+        """
+        if not values or self.excursion is not None or self.poisoned_step is not None:
+            return []
+        edge = self.band.best + PLAIN_SHARE * LEAVE_HEIGHT * self.band.range
+        return values if all(map(math.isfinite, values)) and max(values) < edge else []
+
+    def _row(self, row: Row, findings: list[Finding]) -> None:
+        if math.isfinite(row.value):
+            self._finite(row, findings)
+        else:
+            self._nonfinite(row, findings)
+        self._pass(row.step, row.value, 1)
+
+    def _pass(self, step: int, value: float, rows: int) -> None:
+        self.rows += rows
+        self.last_step, self.last_value = step, value
 
     def _nonfinite(self, row: Row, findings: list[Finding]) -> None:
         self.poisoned_rows += 1
@@ -261,11 +293,11 @@ class LossFold(msgspec.Struct):
         self.excursion = None
 
     def _count(self, rows: int, high_rows: int) -> None:
-        self.counted_rows += rows
         self.high_rows += high_rows
-        if self.counted_rows > MAX_COUNTED:
-            self.counted_rows //= 2
-            self.high_rows //= 2
+        while self.counted_rows + rows > MAX_COUNTED:  # as if they came one by one
+            rows -= MAX_COUNTED + 1 - self.counted_rows
+            self.counted_rows, self.high_rows = MAX_COUNTED // 2, self.high_rows // 2
+        self.counted_rows += rows
 
     def _band_facts(self) -> dict[str, float | int | str | bool | None]:
         band = self.band

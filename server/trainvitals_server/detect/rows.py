@@ -1,8 +1,7 @@
-"""Rows: the present cells of one series with the flags of their row, as plain Python numbers."""
+"""Rows: one present cell of a series with the flags of its row, as plain Python numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,13 +65,3 @@ def largest_layer(batch: Batch, index: int) -> str | None:
     norms = np.where(series.present[index], series.values[index], -np.inf)
     norms[np.isnan(norms)] = np.inf
     return batch.layers[int(norms.argmax())].name if norms.max() > 0 else None
-
-
-def read_rows(batch: Batch, name: str) -> Iterator[Row]:
-    """Yield the rows in which the series is present."""
-    series = batch.columns.get(name)
-    if series is None:
-        return
-    steps, values = batch.steps.tolist(), series.values.tolist()
-    for index in np.flatnonzero(series.present).tolist():
-        yield Row(steps[index], values[index], index, batch)

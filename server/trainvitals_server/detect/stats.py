@@ -75,6 +75,18 @@ class LossBand(msgspec.Struct):
         if len(self.block) >= BLOCK:
             self._close_block()
 
+    @property
+    def room(self) -> int:
+        """How many values the current block still takes; 0 while every row teaches by itself."""
+        return BLOCK - len(self.block) if self.rows > WARM_UP else 0
+
+    def take(self, values: list[float]) -> None:
+        """Learn values that are far inside the band, at most as many as there is room for."""
+        self.rows += len(values)
+        self.block += values
+        if len(self.block) >= BLOCK:
+            self._close_block()
+
     def _warm_up(self, value: float) -> None:
         self.recent = [*self.recent[-BLOCK:], value]
         self.best = min(self.best, median(self.recent[-HEAD:]))
@@ -123,9 +135,14 @@ class LogLevel(msgspec.Struct):
         """Whether one block is complete."""
         return bool(self.middles)
 
-    def accept(self, value: float) -> None:
-        """Learn one value (log10)."""
-        self.block.append(value)
+    @property
+    def room(self) -> int:
+        """How many values the current block still takes."""
+        return BLOCK - len(self.block)
+
+    def take(self, values: list[float]) -> None:
+        """Learn values (log10), at most as many as there is room for."""
+        self.block += values
         if len(self.block) < BLOCK:
             return
         if not self.blocks:

@@ -56,7 +56,7 @@ class TestBand:
     def test_the_level_of_a_gradient_never_falls_below_its_first_size(self) -> None:
         level = LogLevel()
         for value in np.linspace(2, -8, 2000).tolist():
-            level.accept(value)
+            level.take([value])
         assert level.typical == pytest.approx(2.0, abs=0.1)
 
 
