@@ -54,7 +54,8 @@ def gradual(seed: int = 0) -> Batch:
     """Leave the band at step 300 and rise by 6 % a step until float32 ends."""
     loss = learning(2000, seed=seed)
     loss[300:] += 0.1 * np.exp(0.06 * np.arange(1700))
-    return batch_of({"loss": np.where(loss > 3.4e38, np.inf, loss)})
+    rate = 0.1 / (1 + np.arange(2000) // 7)
+    return batch_of({"loss": np.where(loss > 3.4e38, np.inf, loss), "learning_rate": rate})
 
 
 def fast(seed: int = 0) -> Batch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import msgspec
+import numpy as np
 
 from trainvitals.wire import Bye, Environment, Event, Hello, Layer, Layout
 from trainvitals_server.batch import Batch
@@ -38,7 +39,6 @@ class Detectors(msgspec.Struct):
 
     def feed(self, batch: Batch) -> list[Finding]:
         """Return what the rows of `batch` say, in the order in which they give it away."""
-        self.rates.feed(batch)
         found = [*self.loss.feed(batch), *self.gradient.feed(batch), *self.overflow.feed(batch)]
         found += self.validation.feed(batch)
         return sorted(found, key=precedence)
@@ -73,7 +73,7 @@ class Session(msgspec.Struct):
         while start < len(batch):
             stop = min(len(batch), start + SNAPSHOT_ROWS - self.rows % SNAPSHOT_ROWS)
             piece = batch.slice(start, stop)
-            for incident in self.enter(self.detectors.feed(piece)):
+            for incident in self._judge(piece):
                 changed[incident.id] = incident
             self.rows += stop - start
             self.last_step = int(piece.steps[-1])
@@ -81,6 +81,17 @@ class Session(msgspec.Struct):
                 self._snapshot()
             start = stop
         return list(changed.values())
+
+    def _judge(self, piece: Batch) -> list[Incident]:
+        """Fold one piece; each finding is told with the learning rates up to its own row, not later ones."""
+        rates, told, changed = self.detectors.rates, 0, []
+        for finding in self.detectors.feed(piece):
+            row = int(np.searchsorted(piece.steps, finding.detected_step, side="right"))
+            rates.feed(piece.slice(told, row))
+            told = max(told, row)
+            changed += self.enter([finding])
+        rates.feed(piece.slice(told, len(piece)))
+        return changed
 
     def enter(self, findings: Iterable[Finding]) -> list[Incident]:
         """Enter findings into the book and put each changed incident into words."""

@@ -104,9 +104,8 @@ def test_a_softmax_by_hand_points_at_the_exponential() -> None:
 
 
 def test_a_divergence_blames_the_learning_rate_and_says_which() -> None:
-    batch = gradual()
-    rate = np.full(len(batch), 0.1)
-    incident = loud(batch_of({"loss": batch.columns["loss"].values, "learning_rate": rate}))
+    loss = gradual().columns["loss"].values
+    incident = loud(batch_of({"loss": loss, "learning_rate": np.full(len(loss), 0.1)}))
     assert incident.causes[0].cause == "learning_rate_too_high"
     assert "learning rate 0.1" in incident.causes[0].supports
 
