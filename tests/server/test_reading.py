@@ -279,13 +279,17 @@ def test_a_sparse_series_is_given_raw(database: Database) -> None:
     assert list(cells(answer.series["val_loss"])) == list(range(0, 10_000_000, 1_000_000))
 
 
-def test_a_repeated_step_of_one_session_counts_once_and_the_later_row_stays(database: Database) -> None:
+@pytest.mark.parametrize("again", [4096, 10])
+def test_a_repeated_step_of_one_session_counts_once_and_the_later_row_stays(
+    database: Database, again: int
+) -> None:
     recorder = Recorder(database)
-    recorder.steps(range(5000), {"loss": [1.0] * 4096 + [9.0] * 904})
+    recorder.steps(range(4096), {"loss": [1.0] * 4096})
+    recorder.steps(range(4096, 5000), {"loss": [9.0] * 904})
     recorder.compact()
-    recorder.steps(range(4096, 4200), {"loss": [2.0] * 104})
+    recorder.steps(range(again, again + 104), {"loss": [2.0] * 104})
     for _ in range(2):  # from the tail, then from the blocks
-        buckets = read(database, ["loss"], pixels=10).series["loss"].rows
+        buckets = read(database, ["loss"], pixels=5).series["loss"].rows
         assert isinstance(buckets, Buckets)
         assert_true_buckets(buckets, recorder_rows(recorder))
         recorder.compact()

@@ -167,6 +167,26 @@ def test_each_layer_of_a_layer_series_is_summarised_by_itself(
             assert np.array_equal(mine[alone.has_value], other[alone.has_value], equal_nan=True)
 
 
+@given(st.lists(st.tuples(*[CELLS] * 2), min_size=1, max_size=30))
+def test_layers_that_a_bucket_does_not_have_are_missing_in_it(rows: list[tuple[Any, ...]]) -> None:
+    steps = np.arange(len(rows), dtype=np.int64)
+    values = np.array([[cell or 0.0 for cell in row] for row in rows], dtype=np.float64)
+    narrow = Points(steps, values, np.array([[cell is not None for cell in row] for row in rows]))
+    before, after = bucketize(narrow, 4).widen([2, 0], 3), bucketize(narrow.widen([2, 0], 3), 4)
+    for name in ("argmin", "argmax", "n_nan", "n_posinf", "n_neginf", "n_missing", "has_value", "has_finite"):
+        assert np.array_equal(getattr(before, name), getattr(after, name)), name
+    for name, holds in (
+        ("first", "has_value"),
+        ("last", "has_value"),
+        ("min", "has_finite"),
+        ("max", "has_finite"),
+    ):
+        where = getattr(after, holds)
+        mine, other = getattr(before, name)[where], getattr(after, name)[where]
+        assert np.array_equal(mine, other, equal_nan=True), name
+    assert not after.has_value[:, 1].any()
+
+
 def test_an_integer_series_is_bucketed_as_numbers() -> None:
     counts = Points(np.arange(4), np.array([3, 0, 7, 1], dtype=np.int64), np.ones(4, dtype=bool))
     (bucket,) = told(bucketize(counts, 64))
