@@ -130,6 +130,10 @@ def test_zooming_pauses_following_until_it_is_resumed(open_page: OpenPage, new_r
     follow.click()
     expect(page.get_by_test_id("range")).to_have_text("Steps 0 – 149")
     assert "#" not in page.url
+    drag_over_plot(page, 0.25, 0.5)
+    expect(follow).to_have_text("Paused · resume")
+    page.locator(f"{LOSS} .nsewdrag").dblclick()
+    expect(follow).to_have_text("Following")
 
 
 def test_the_axis_can_be_switched_to_logarithmic(open_page: OpenPage, new_run: NewRun) -> None:

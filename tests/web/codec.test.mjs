@@ -95,6 +95,7 @@ test("a message that a later server invents is let through as unknown", () => {
 test("the names of the non-finite numbers are numbers, other texts are not", () => {
   assert.ok(Number.isNaN(maybeNumber("NaN", "x")));
   assert.equal(maybeNumber("-Infinity", "x"), -Infinity);
+  assert.equal(maybeNumber("Infinity", "x"), Infinity);
   assert.equal(maybeNumber(null, "x"), null);
   assert.throws(() => maybeNumber("1e3", "grad_norm"), { name: "InvalidMessage", message: /grad_norm/ });
 });

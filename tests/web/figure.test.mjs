@@ -105,7 +105,7 @@ test("a chart says in words what it shows", () => {
 test("an axis is logarithmic where the values span decades, unless one was chosen or values are not positive", () => {
   assert.equal(isLogScale(loss, undefined, [1e-3, 1e6]), true);
   assert.equal(isLogScale(loss, undefined, [1, 10]), false);
-  assert.equal(isLogScale(loss, undefined, [-1, 1e6]), false);
+  assert.equal(isLogScale(loss, undefined, [0, 5]), false);
   assert.equal(isLogScale(loss, false, [1e-3, 1e6]), false);
 });
 
@@ -134,14 +134,14 @@ test("the bad layers come in the order of their first bad step, with what was lo
   const table = (values, present = null) => ({
     kind: "layers",
     layers,
-    step: [4, 5, 6],
+    step: [4, 5, 6, 7],
     value: { values, present },
   });
   const series = {
-    layer_grad_nonfinite: table([0, 0, 0, 0, 0, 12, 7, 0, 12]),
+    layer_grad_nonfinite: table([0, 0, 0, 0, 0, 12, 7, 0, 12, 0, 0, 0]),
     layer_grad_norm: table(
-      [1, 2, 3, 1.5, 0, NaN, Infinity, 2, NaN],
-      Uint8Array.of(1, 1, 1, 1, 0, 1, 1, 1, 1),
+      [1, 2, 3, 1.5, NaN, NaN, Infinity, 2, NaN, 8, 8, 8],
+      Uint8Array.of(1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1),
     ),
   };
   assert.deepEqual(badLayers(incident({}), series), [

@@ -69,6 +69,8 @@ test("a zoomed range shows its detail, a late answer for another range does not"
   assert.deepEqual(shownTrack(late, "loss").last, [3, 2, 1]);
   const shown = reduce(zoomed, { type: "detail", range: { from: 1, to: 2 }, answer: answer([1, 2], [9, 9]) });
   assert.deepEqual(shownTrack(shown, "loss").last, [9, 9]);
+  const later = reduce(shown, { type: "detail", range: { from: 0, to: 1 }, answer: answer([0], [8]) });
+  assert.deepEqual(shownTrack(later, "loss").last, [9, 9]);
   assert.deepEqual(shownTrack(reduce(shown, { type: "follow" }), "loss").last, [3, 2, 1]);
 });
 

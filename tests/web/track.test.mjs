@@ -25,7 +25,7 @@ test("the line breaks at a missing value and at every non-finite one", () => {
 });
 
 test("NaN, +Inf, -Inf and missing are counted apart, within a range", () => {
-  const track = trackOf(raw([1, NaN, NaN, Infinity, -Infinity, 0, 4], [1, 1, 1, 1, 1, 0, 1]));
+  const track = trackOf(raw([1, NaN, NaN, Infinity, -Infinity, NaN, 4], [1, 1, 1, 1, 1, 0, 1]));
   assert.deepEqual(totalsOf(track), { nan: 2, posinf: 1, neginf: 1, missing: 1 });
   assert.deepEqual(totalsOf(track, 2, 3), { nan: 1, posinf: 1, neginf: 0, missing: 0 });
   assert.deepEqual(marksOf(track, "posinf", 0, 9), [{ step: 3, lastStep: 3, count: 1 }]);
