@@ -63,7 +63,7 @@ async def list_runs(
     page = await _read(services, lambda connection: load_board(connection, wanted, limit, offset))
     speed = services.pipeline.steps_per_s
     runs = [msgspec.structs.replace(run, steps_per_s=speed(run.run_id)) for run in page.runs]
-    return JsonResponse({"runs": runs, "total": page.total, "limit": limit, "offset": offset})
+    return await _spell({"runs": runs, "total": page.total, "limit": limit, "offset": offset})
 
 
 @router.get("/{run_id}")
@@ -80,7 +80,7 @@ async def get_run(request: Request, run_id: str) -> JsonResponse:
         }
 
     found = await _read(services, query)
-    return JsonResponse({**found, "steps_per_s": services.pipeline.steps_per_s(run_id)})
+    return await _spell({**found, "steps_per_s": services.pipeline.steps_per_s(run_id)})
 
 
 @router.get("/{run_id}/series")
@@ -156,6 +156,10 @@ async def _export(
 
 async def _read(services: Services, query: Callable[[sqlite3.Connection], T]) -> T:
     return await asyncio.to_thread(services.database.read, query)
+
+
+async def _spell(answer: Json) -> JsonResponse:
+    return await asyncio.to_thread(JsonResponse, answer)
 
 
 def _all_names(connection: sqlite3.Connection, run_id: str) -> list[str]:
