@@ -131,8 +131,6 @@ class Detector:
         if len(frames) >= streams.FRAMES_AT_ONCE:
             self.wake(run_id)  # there may be more
         folding.take(frames)
-        if folding.must_save or folding.unsaved_frames >= SAVE_FRAMES:
-            self._save(folding)
 
     def _folding(self, run_id: str) -> Folding:
         if run_id not in self._folds:
@@ -154,7 +152,7 @@ class Detector:
         now = self._clock()
         for folding in list(self._folds.values()):
             is_old = folding.unsaved_frames and now - folding.saved_at >= SAVE_AFTER_S
-            if folding.must_save or is_old:
+            if folding.must_save or is_old or folding.unsaved_frames >= SAVE_FRAMES:
                 self._save(folding)
 
     def _save_all(self) -> None:

@@ -25,12 +25,14 @@ from trainvitals_server.store.streams import StoredFrame
 
 TIMEOUT_S = 20.0
 NOW = 1_700_000_000.0
-UNLUCKY = 13.0
+UNLUCKY, NOTICED = 13.0, 50.0
 KEY = StreamKey("run", 0, "s1")
 
 
 class Ninety:
-    """A fold that says an incident for each loss of exactly 90, and fails on 13."""
+    """A fold that says an incident for each loss of exactly 90, fails on 13, and is noticed to fold 50."""
+
+    has_noticed = threading.Event()
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -46,6 +48,8 @@ class Ninety:
         loss = batch.columns["loss"].values
         if UNLUCKY in loss:
             raise ArithmeticError("thirteen")
+        if NOTICED in loss:
+            self.has_noticed.set()
         self.told += [f"step {step}" for step in batch.steps]
         return [self._incident(int(step)) for step in batch.steps[loss == 90.0]]
 
@@ -150,13 +154,17 @@ def test_closing_saves_what_was_folded_and_a_start_goes_on_from_there(tmp_path: 
     first.detector.start()
     first.store(90.0)
     first.hear()
+    Ninety.has_noticed.clear()
+    first.store(NOTICED)
+    assert Ninety.has_noticed.wait(TIMEOUT_S)
     first.close()
     second = Watch(tmp_path / "test.db")
-    second.seq = 1
+    second.seq = 2
+    assert second.saved()[1] == {"0/s1": 2}
     second.store(1.0, 90.0)
     second.detector.start()
-    assert second.hear() == ["ninety-3 new"]
-    assert second.saved()[0] == ["hello s1", "step 1", "step 2", "step 3"]
+    assert second.hear() == ["ninety-4 new"]
+    assert second.saved()[0] == ["hello s1", "step 1", "step 2", "step 3", "step 4"]
     second.close()
 
 

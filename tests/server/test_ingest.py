@@ -228,9 +228,10 @@ def test_what_came_in_before_the_client_hung_up_is_stored(server: ServerProcess)
     with Client(server.websocket_url) as client:
         client.ask(hello("short"))
         client.send(*(steps(seq, seq, [1.0]) for seq in range(1, 31)))
-    with Client(server.websocket_url) as client:
-        answer = client.ask(hello("short"))
-        assert isinstance(answer, wire.Welcome)
-        client.send(*(steps(seq, seq, [1.0]) for seq in range(1, 31)))
-        client.wait_for_ack(30)
-    assert stored(server, "short") == list(range(1, 31))
+    acked, tries = 0, 0
+    while acked < 30:  # the server may still be at it
+        with Client(server.websocket_url) as client:
+            answer = client.ask(hello("short"))
+            assert isinstance(answer, wire.Welcome)
+            acked, tries = answer.acked_seq, tries + 1
+            assert tries < 200
