@@ -69,7 +69,7 @@ class Rows:
 
 
 def join(parts: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield the same rows in as few pieces as can be: neighbours of one shape and rising steps grow together.
+    """Yield the same rows in as few pieces as can be: neighbours of one shape grow together.
 
     Raises:
         ValueError: if a column does not fit its steps.
@@ -81,7 +81,7 @@ def join(parts: Iterable[Rows]) -> Iterator[Rows]:
             continue
         _check_fit(part)
         part_shape = _shape(part)
-        if group and (part.steps[0] <= group[-1].steps[-1] or part_shape != shape):
+        if group and part_shape != shape:
             yield _concatenate(group)
             group = []
         shape = part_shape

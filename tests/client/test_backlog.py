@@ -83,6 +83,47 @@ def test_a_rejected_frame_becomes_a_gap_with_its_steps() -> None:
     assert not backlog.reject(2, "conflict")
 
 
+def test_a_gap_that_the_server_has_in_part_goes_on_with_the_rest() -> None:
+    backlog = filled(50, Backlog(NoShelf(), max_bytes=8_000))
+    backlog.trim(sent_seq=0)
+    last = next(iter(backlog.frames_from(1))).last_seq
+    backlog.ack(3)
+    gap = gap_of(next(iter(backlog.frames_from(4))))
+    assert (gap.seq, gap.last_seq, gap.reason) == (4, last, "spool_full")
+
+
+def test_a_gap_that_was_sent_grows_no_more() -> None:
+    backlog = filled(50, Backlog(NoShelf(), max_bytes=8_000))
+    backlog.trim(sent_seq=0)
+    sent = gap_of(next(iter(backlog.frames_from(1))))
+    filled(10, backlog)
+    backlog.trim(sent_seq=sent.last_seq)
+    first, second, *_ = list(backlog.frames_from(1))
+    assert gap_of(first) == sent
+    assert gap_of(second).seq == sent.last_seq + 1
+
+
+def test_a_frame_on_disk_can_be_rejected_too(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "s", lambda: [wire.encode(hello())])
+    backlog = filled(5, Backlog(spool, max_bytes=0))
+    backlog.persist(1.0)
+    backlog.trim(sent_seq=5)
+    assert backlog.reject(2, "conflict")
+    assert [kind for kind, *_ in seqs(list(backlog.frames_from(1)))] == ["steps", "gap", *["steps"] * 3]
+    spool.close()
+
+
+def test_after_the_server_lost_its_data_new_frames_still_go_to_disk(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "s", lambda: [wire.encode(hello())])
+    backlog = filled(3, Backlog(spool))
+    backlog.ack(3)
+    backlog.rewind(1)
+    filled(2, backlog)
+    assert backlog.persist(1.0)
+    assert (spool.first_seq, spool.last_seq) == (4, 5)
+    spool.close()
+
+
 def test_a_message_that_cannot_be_made_uses_up_no_seq() -> None:
     backlog = filled(1)
     with pytest.raises(wire.OversizedFrame, match="event frame of"):

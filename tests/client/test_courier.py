@@ -224,6 +224,19 @@ def test_a_server_that_says_nothing_is_left_and_tried_again() -> None:
     assert len(talk.store.frames["s1"]) == 1
 
 
+def test_a_frame_that_was_lost_on_the_way_is_sent_again_at_once() -> None:
+    talk = Talk(Store(fault_rate=1.0, faults=["lose"]))
+    talk.make(1)
+    while not talk.store.faults:
+        talk.turn()
+    talk.store.stop_faults()
+    began = talk.now
+    talk.make(1)
+    talk.settle()
+    assert talk.now - began < 1.0
+    assert len(talk.opened_at) == 1
+
+
 def test_no_more_than_a_window_is_under_way() -> None:
     talk = Talk()
     taken: list[int] = []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -160,6 +161,29 @@ def test_a_full_disk_loses_no_frame_that_was_kept_before(tmp_path: Path) -> None
     assert left(tmp_path) == [("steps", seq, seq) for seq in range(1, 4)]
     assert again.append(frames(4, 6)) == 3
     again.close()
+
+
+def test_a_write_that_stops_in_the_middle_leaves_nothing_twice(tmp_path: Path) -> None:
+    spool = new(tmp_path)
+    spool.append(frames(1, 3))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (spool.size + 250, limits[1]))
+    try:
+        assert spool.append(frames(4, 9)) == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert spool.troubles["spool_write"] == 1
+    assert spool.append(frames(4, 9)) == 6
+    spool.close()
+    assert left(tmp_path) == [("steps", seq, seq) for seq in range(1, 10)]
+
+
+def test_a_file_that_holds_other_frames_than_its_name_says_is_damaged(tmp_path: Path) -> None:
+    fill(tmp_path, 1, 3)
+    (segment,) = tmp_path.glob("0*.frames")
+    segment.rename(tmp_path / f"{2:016d}.frames")
+    fill(tmp_path, 5, 6)
+    assert left(tmp_path) == [("gap", 2, 4), ("steps", 5, 5), ("steps", 6, 6)]
 
 
 def test_each_session_of_a_run_counts_one_more(tmp_path: Path) -> None:
