@@ -123,6 +123,17 @@ def _data(case: Case) -> Iterator[Guess]:
             yield Guess(cause, 0.15, [f"the {word} of this batch were not looked at"])
 
 
+def _class_ids(case: Case) -> Iterator[Guess]:
+    """Class ids beyond the last class: an error on a CPU, but a silent NaN under XLA and on a GPU."""
+    environment = case.context.environment
+    sparse = environment.loss.lower().replace("_", "").startswith("sparsecategoricalcrossentropy")
+    if case.is_nonfinite and case.is_loss_bad and sparse and case.facts.get("label_nonfinite") in (None, 0.0):
+        silent = bool(environment.jit_compile) or environment.device.startswith("GPU")
+        said = ["class ids out of range give NaN without an error under XLA and on a GPU"] if silent else []
+        doubts = [] if silent else ["on a CPU without XLA they raise an error"]
+        yield Guess("bad_label", 0.55 if silent else 0.15, said, doubts, LOSS)
+
+
 def _half(case: Case) -> Iterator[Guess]:
     if not case.is_half or not (case.is_nonfinite or case.incident.kind == "loss_scale_collapse"):
         return
@@ -280,5 +291,6 @@ def _unknown(case: Case) -> Iterator[Guess]:
 
 Rule = Callable[[Case], Iterator[Guess]]
 RULES: tuple[Rule, ...] = (
-    _data, _half, _undefined, _first_step, _growth, _epsilon, _spike, _scaler, _variables, _unknown,
+    _data, _class_ids, _half, _undefined, _first_step, _growth, _epsilon, _spike, _scaler, _variables,
+    _unknown,
 )  # fmt: skip

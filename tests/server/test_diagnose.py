@@ -93,6 +93,11 @@ def test_bad_labels_are_proven_by_their_count() -> None:
     assert loud(nan_row(label_nonfinite=1.0)).causes[0].cause == "bad_label"
 
 
+def test_sparse_labels_under_xla_are_suspected() -> None:
+    env = Environment(loss="SparseCategoricalCrossentropy(from_logits=True)", jit_compile=True)
+    assert loud(nan_row(input_nonfinite=0.0), env).causes[0].cause == "bad_label"
+
+
 def test_a_gradient_that_goes_first_points_at_a_square_root() -> None:
     incident = loud(gradient_first(), environment({"Sqrt": ["functional/euclid_1/Sqrt"], "Log": []}))
     assert (incident.causes[0].cause, incident.layer) == ("sqrt_gradient_at_zero", "euclid")

@@ -26,9 +26,9 @@ from trainvitals_server.finding import Evidence, Finding, Kind, Severity
 EARLY_ROWS = 20  # "within the first 20 updates" of immediate_blowup
 FIRST_ROWS = 6  # a non-finite loss this early needs no further story
 LEAVE_SIGMAS = 8.0  # far beyond the noise; halfway back to the start is the other condition
-YOUNG_HEIGHT = 10.0  # while a run is young it must be far higher,
+YOUNG_HEIGHT = 5.0  # while a run is young it must be far higher,
 YOUNG_SIGMAS = 100.0  # far beyond what noise it has shown,
-YOUNG_NEEDED = 8  # and longer
+YOUNG_NEEDED = 5  # and longer
 PLAIN_SHARE = 0.98  # rows so far below the edge of the band need no closer look
 BACK_ROWS = 4  # rows inside the band that end an excursion
 PERSIST_ROWS = 30  # an excursion this long is no spike

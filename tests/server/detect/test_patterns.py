@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -132,6 +133,14 @@ class TestLoss:
         loss[300:] += 1.4
         (finding,) = LossFold().feed(batch_of({"loss": loss}))
         assert (finding.kind, finding.severity, finding.onset_step) == ("loss_spike", "warning", 300)
+
+    def test_the_state_is_the_same_row_by_row(self) -> None:
+        batch = batch_of({"loss": np.abs(np.random.default_rng(0).standard_t(2, size=9000))})
+        whole, rows = LossFold(), LossFold()
+        whole.feed(batch)
+        for row in range(len(batch)):
+            rows.feed(batch.slice(row, row + 1))
+        assert msgspec.msgpack.encode(rows) == msgspec.msgpack.encode(whole)
 
     def test_missing_cells_are_no_values(self) -> None:
         loss = learning(400)
