@@ -18,9 +18,10 @@ from trainvitals_server.batch import Batch
 from trainvitals_server.detector import Changed
 from trainvitals_server.incident import Incident
 from trainvitals_server.speed import Speedometer
+from trainvitals_server.store.board import load_board_runs
 from trainvitals_server.store.database import Database
 from trainvitals_server.store.runs import StreamKey
-from trainvitals_server.store.summaries import RunSummary, find_summaries
+from trainvitals_server.store.summaries import RunSummary
 
 BOARD_S = 1.0
 
@@ -143,7 +144,7 @@ class Announcer:
         run_ids, self._changed = list(self._changed), {}
         if not run_ids:
             return
-        found = await asyncio.to_thread(self._database.read, lambda c: find_summaries(c, run_ids))
+        found = await asyncio.to_thread(self._database.read, lambda c: load_board_runs(c, run_ids))
         for summary in found:
             speed = self.steps_per_s(summary.run_id)
             self._hub.publish_run(msgspec.structs.replace(summary, steps_per_s=speed))

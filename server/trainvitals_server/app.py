@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.metadata
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from trainvitals import __version__
 from trainvitals_server.alert.outbox import Outbox
 from trainvitals_server.config import DATABASE_FILE, Config, data_directory
 from trainvitals_server.fold import RunFold
@@ -34,7 +34,7 @@ def create_app(config: Config) -> FastAPI:
     services = _open_services(config)
     app = FastAPI(
         title="trainvitals",
-        version=__version__,
+        version=importlib.metadata.version("trainvitals"),
         default_response_class=JsonResponse,
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
