@@ -41,6 +41,12 @@ class ServerProcess:
         self._reader: threading.Thread | None = None
 
     @property
+    def pid(self) -> int:
+        """Return the id of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def websocket_url(self) -> str:
         """Return where frames go in."""
         return self.url.replace("http://", "ws://") + "/api/v1/ingest"
