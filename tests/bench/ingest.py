@@ -1,0 +1,58 @@
+"""How many values a second eight clients can bring, and what that does to the event loop."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from collections.abc import Sequence
+from multiprocessing.pool import AsyncResult
+from pathlib import Path
+
+import numpy as np
+
+from bench.load import make_frames, send, values_of
+from bench.result import Result, quantiles, status_mib
+from server_process import running_server
+from trainvitals import wire
+
+CLIENTS = 8
+SHAPES = {"full frames": (1024, 40), "frames of 50 ms at 1 ms a step": (50, 300)}  # rows, frames a client
+
+
+def run(is_quick: bool) -> list[Result]:
+    """Measure each shape of frames on a fresh server."""
+    return [result for name, shape in SHAPES.items() for result in _measure(name, *shape, is_quick)]
+
+
+def _measure(name: str, rows: int, count: int, is_quick: bool) -> list[Result]:
+    clients = 2 if is_quick else CLIENTS
+    frames = make_frames(4 if is_quick else count, rows, seed=1)
+    encoded = [wire.encode(frame) for frame in frames]
+    with tempfile.TemporaryDirectory() as folder:
+        lags = Path(folder) / "lags"
+        launcher = (str(Path(__file__).with_name("measured_server.py")), str(lags), "serve")
+        with running_server(Path(folder) / "data", launcher=launcher) as server:
+            begin, end = _storm(server.websocket_url, encoded, clients)
+            peak = status_mib(server.pid, "VmHWM")
+            server.stop()
+        late = np.frombuffer(lags.read_bytes())
+    values = clients * values_of(frames)
+    shape = f"{clients} clients, {rows} rows x {len(frames[0].columns)} series a frame"
+    method = f"{shape}, {values:,} values, first send to last ack after commit; clients on the same cores"
+    rate = f"{values / (end - begin) / 1e3:,.0f} k values/s"
+    return [
+        Result(f"ingest, {name}", rate, method),
+        Result(f"event-loop lag, {name}", quantiles(late), "how late a 5 ms sleep in the server's loop ends"),
+        Result(f"memory at its peak, {name}", f"{peak:.0f} MiB", "VmHWM of the server after that"),
+    ]
+
+
+def _storm(url: str, encoded: Sequence[bytes], clients: int) -> tuple[float, float]:
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, context.Pool(clients) as pool:
+        ready = manager.Barrier(clients)
+        tasks: list[AsyncResult[tuple[float, float]]] = [
+            pool.apply_async(send, (url, f"run {number}", encoded, ready)) for number in range(clients)
+        ]
+        times = [task.get() for task in tasks]
+    return min(begin for begin, _ in times), max(end for _, end in times)

@@ -1,0 +1,119 @@
+"""The trainings that are measured, each in a process of its own: `python -m bench.training ...`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainvitals import HealthReporter
+
+SKIP_STEPS = 5  # of each fit: installing and the first execution are not a step's cost
+
+
+class Clock(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """Notes when each step ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[float] = []
+
+    def on_train_begin(self, logs: object = None) -> None:
+        self.ends = []
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        self.ends.append(time.time())
+
+
+def dense() -> tuple[keras.Model, Any, Any]:
+    """A perceptron with steps of about a millisecond."""
+    rng = np.random.default_rng(0)
+    layers = [keras.layers.Dense(64, activation="relu") for _ in range(2)]
+    model = keras.Sequential([keras.Input((32,)), *layers, keras.layers.Dense(10)])
+    return model, rng.normal(size=(32, 32)), rng.integers(0, 10, 32)
+
+
+def convolutional() -> tuple[keras.Model, Any, Any]:
+    """A convnet with steps of about twenty milliseconds."""
+    rng = np.random.default_rng(0)
+    parts: list[Any] = []
+    for filters in (16, 32, 64):
+        parts += [
+            keras.layers.Conv2D(filters, 3, padding="same"),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.MaxPooling2D(),
+        ]
+    model = keras.Sequential(
+        [keras.Input((32, 32, 3)), *parts, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(10)]
+    )
+    return model, rng.normal(size=(32, 32, 32, 3)), rng.integers(0, 10, 32)
+
+
+def transformer() -> tuple[keras.Model, Any, Any]:
+    """An encoder with steps of about a tenth of a second."""
+    rng = np.random.default_rng(0)
+    inputs = keras.Input((64,))
+    hidden = keras.layers.Embedding(1000, 128)(inputs)
+    for _ in range(3):
+        attended = keras.layers.MultiHeadAttention(4, 32)(hidden, hidden)
+        hidden = keras.layers.LayerNormalization()(hidden + attended)
+        wide = keras.layers.Dense(128)(keras.layers.Dense(512, activation="gelu")(hidden))
+        hidden = keras.layers.LayerNormalization()(hidden + wide)
+    outputs = keras.layers.Dense(10)(keras.layers.GlobalAveragePooling1D()(hidden))
+    return keras.Model(inputs, outputs), rng.integers(0, 1000, (16, 64)), rng.integers(0, 10, 16)
+
+
+MODELS = {"dense": dense, "convolutional": convolutional, "transformer": transformer}
+
+
+def compiled(name: str) -> tuple[keras.Model, tf.data.Dataset]:
+    """Return a model ready to train and its data without an end."""
+    keras.utils.set_random_seed(0)
+    model, x, y = MODELS[name]()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer="adam", loss=loss, jit_compile=False)
+    return model, tf.data.Dataset.from_tensors((x.astype("float32"), y)).repeat()
+
+
+def measure_cost(name: str, rounds: int, steps: int) -> dict[str, list[float]]:
+    """Return the seconds a step of each arm in each round; the arms of a round come in random order."""
+    model, data = compiled(name)
+    reporter = HealthReporter(project="bench", name=name, console=False)
+    arms: dict[str, list[Any]] = {"without": [], "without again": [], "with": [reporter]}
+    found: dict[str, list[float]] = {arm: [] for arm in arms}
+    rng = np.random.default_rng(0)
+    for number in range(-1, rounds):  # round -1 warms up
+        for arm in rng.permutation(list(arms)):
+            clock = Clock()
+            callbacks = [*arms[arm], clock]
+            model.fit(data, steps_per_epoch=steps, verbose=0, shuffle=False, callbacks=callbacks)
+            if number >= 0:
+                ends = clock.ends[SKIP_STEPS - 1 :]
+                found[arm].append((ends[-1] - ends[0]) / (len(ends) - 1))
+    return found
+
+
+def measure_latency(steps: int, into: Path) -> None:
+    """Train with a reporter, and write when each step ended."""
+    model, data = compiled("dense")
+    clock = Clock()
+    pace = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: time.sleep(0.004))
+    reporter = HealthReporter(project="bench", run_id=os.environ["TRAINVITALS_RUN"], console=False)
+    model.fit(data, steps_per_epoch=steps, verbose=0, shuffle=False, callbacks=[clock, reporter, pace])
+    into.write_bytes(np.asarray(clock.ends).tobytes())
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "latency":
+        measure_latency(int(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        found = measure_cost(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+        sys.stdout.write("RESULT " + json.dumps(found) + "\n")
