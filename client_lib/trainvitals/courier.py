@@ -238,9 +238,8 @@ class Courier:
         talk.next_seq = min(talk.next_seq, seq)
         talk.in_flight.clear()
         talk.in_flight_bytes = 0
-        self._hold_until = max(
-            self._hold_until, hold_until
-        )  # a jump behind a busy frame is no reason to hurry
+        # The frames behind a busy one are told that they jump: no reason to hurry.
+        self._hold_until = max(self._hold_until, hold_until)
 
     def _send(self, talk: _Talk, now: float) -> None:
         batch = []

@@ -227,7 +227,7 @@ def test_a_server_that_says_nothing_is_left_and_tried_again() -> None:
 def test_a_frame_that_was_lost_on_the_way_is_sent_again_at_once() -> None:
     talk = Talk(Store(fault_rate=1.0, faults=["lose"]))
     talk.make(1)
-    while not talk.store.faults:
+    while not talk.courier.sent_frames:
         talk.turn()
     talk.store.stop_faults()
     began = talk.now
