@@ -18,8 +18,8 @@ from trainvitals_server.batch import Batch
 from trainvitals_server.detector import Changed
 from trainvitals_server.incident import Incident
 from trainvitals_server.speed import Speedometer
+from trainvitals_server.store import Store
 from trainvitals_server.store.board import load_board_runs
-from trainvitals_server.store.database import Database
 from trainvitals_server.store.runs import StreamKey
 from trainvitals_server.store.summaries import RunSummary
 
@@ -48,7 +48,7 @@ class Announcer:
 
     def __init__(
         self,
-        database: Database,
+        database: Store,
         hub: Publisher,
         *,
         base_url: str,

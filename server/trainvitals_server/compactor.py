@@ -10,9 +10,8 @@ import logging
 from collections.abc import Callable
 
 from trainvitals_server.errors import Busy, StorageFailed
-from trainvitals_server.store import streams
+from trainvitals_server.store import Store, streams
 from trainvitals_server.store.blocks import compact
-from trainvitals_server.store.database import Database
 from trainvitals_server.store.runs import StreamKey
 
 PAUSE_S = 2.0
@@ -24,7 +23,7 @@ _log = logging.getLogger(__name__)
 class Compactor:
     """One task of the event loop. The work is done in the writer's thread."""
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Store, clock: Callable[[], float]) -> None:
         self._database, self._clock = database, clock
         self._task: asyncio.Task[None] | None = None
 

@@ -17,8 +17,7 @@ import msgspec
 from trainvitals_server.errors import Busy, StorageFailed
 from trainvitals_server.folding import Fold, Folding
 from trainvitals_server.incident import Incident
-from trainvitals_server.store import streams
-from trainvitals_server.store.database import Database
+from trainvitals_server.store import Store, streams
 from trainvitals_server.store.incidents import Change, find_incident, save_incident
 from trainvitals_server.store.runs import StreamKey
 
@@ -40,7 +39,7 @@ class Detector:
 
     def __init__(
         self,
-        database: Database,
+        database: Store,
         *,
         new_fold: Callable[[str], Fold],
         load_fold: Callable[[bytes], Fold],

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from trainvitals_server.errors import StorageFailed
 from trainvitals_server.responses import JsonResponse
 from trainvitals_server.services import services_of
-from trainvitals_server.store.database import Database
+from trainvitals_server.store import Store
 
 WRITER_TIMEOUT_S = 5.0
 CHECK_BYTES = 1 << 20  # beyond what the write-ahead log may have left over
@@ -37,7 +37,7 @@ async def readyz(request: Request) -> JsonResponse:
     return JsonResponse({"status": "ok", "waiting_writes": database.waiting})
 
 
-async def _check_writer(database: Database) -> None:
+async def _check_writer(database: Store) -> None:
     await asyncio.wrap_future(database.write(_do_nothing))  # does the thread answer?
     if database.failure is None:
         return

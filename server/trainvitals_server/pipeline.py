@@ -21,8 +21,7 @@ from trainvitals_server.config import Config
 from trainvitals_server.detector import Changed, Detector, EnqueueAlerts
 from trainvitals_server.errors import Busy
 from trainvitals_server.folding import Fold
-from trainvitals_server.store import runs, streams, summaries
-from trainvitals_server.store.database import Database
+from trainvitals_server.store import Store, runs, streams, summaries
 from trainvitals_server.store.runs import Appended, StreamKey
 from trainvitals_server.store.summaries import RunSummary
 from trainvitals_server.watcher import Watcher
@@ -48,7 +47,7 @@ class Pipeline:
 
     def __init__(
         self,
-        database: Database,
+        database: Store,
         hub: Publisher,
         *,
         config: Config,

@@ -18,8 +18,7 @@ from trainvitals_server.detector import Changed, EnqueueAlerts, save_changes
 from trainvitals_server.errors import Busy, StorageFailed
 from trainvitals_server.incident import Incident
 from trainvitals_server.liveness import DEFAULT_PROMISE_S, Life, LifeState, state_of, watch
-from trainvitals_server.store import lives
-from trainvitals_server.store.database import Database
+from trainvitals_server.store import Store, lives
 from trainvitals_server.store.lives import SessionRow
 from trainvitals_server.store.runs import StreamKey
 
@@ -52,7 +51,7 @@ class Watcher:
 
     def __init__(
         self,
-        database: Database,
+        database: Store,
         *,
         enqueue_alerts: EnqueueAlerts,
         on_change: Callable[[Changed, Iterable[str]], None],
