@@ -282,7 +282,8 @@ class Worker:
         was_there = self.courier.welcome_seq is not None
         if failure.trouble == "unreachable" and was_there and now - failure.since < GRACE_S:
             return
-        self._once(failure.trouble, now, self._words(failure))
+        if self._told.get(failure.trouble, -1.0) < failure.since:  # once for each outage
+            self._once(failure.trouble, now, self._words(failure))
 
     def _words(self, failure: Failure) -> str:
         kept = f"everything is kept in {self._spool.directory}"

@@ -130,7 +130,7 @@ def test_trouble_is_one_line_with_the_way_out(
     bench = Bench(tmp_path, broken)
     with caplog.at_level(logging.INFO):
         for second in range(300):
-            bench.turn(float(second), rows(second, second + 1))
+            bench.turn(60.0 * second, rows(second, second + 1))
             assert broken.over.wait(TIMEOUT_S)
     (record,) = caplog.records
     words = record.getMessage()
