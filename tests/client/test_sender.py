@@ -338,7 +338,7 @@ def test_what_a_program_forgot_before_its_end_arrives_too(tmp_path: Path) -> Non
 
 def test_a_forked_child_sends_nothing_and_its_parent_everything(tmp_path: Path) -> None:
     code = """
-sender.rows(rows(0, 5))
+sender.rows(rows(1, 5))
 pid = os.fork()
 if pid == 0:
     sender.rows(rows(1000, 1005))
@@ -350,7 +350,7 @@ sender.rows(rows(5, 10))
 """
     store = Store()
     with websocket_server(store) as url:
-        assert finish(python(code, url, tmp_path)) == "child True\n"
+        assert finish(python(CONNECTED + code, url, tmp_path)) == "child True\n"
     assert told(store.frames["s1"]) == list(range(10))
 
 
