@@ -18,6 +18,21 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `scripts/test` ask that nothing is left out."""
+    parser.addoption("--fail-on-skip", action="store_true", help="fail if any test was skipped")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that was to be whole, where a missing tool or device made a test skip itself."""
+    if not session.config.getoption("--fail-on-skip"):
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and reporter.stats.get("skipped"):
+        reporter.write_line("a test was skipped, and --fail-on-skip is on", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Run asynchronous tests on asyncio, as the server does."""
