@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import math
@@ -114,7 +115,7 @@ class HealthReporter(keras.callbacks.Callback):
     def __getstate__(self) -> dict[str, object]:
         """Leave out the model and what is measured of it: a copy is a run of its own."""
         fresh = {"_fit": None, "_is_off": False, "_was_finite": True, "_model": None, "params": None}
-        return {**self.__dict__, **fresh}
+        return {**self.__dict__, **fresh, "_session": copy.copy(self._session)}
 
     @_guarded
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from trainvitals.probe.decode import BlockShape, Decoded, decode
 from trainvitals.probe.layers import Groups, group_variables
+from trainvitals.probe.operations import OWN_SCOPE
 from trainvitals.probe.ring import Ring, capacity_for
 from trainvitals.probe.step import RowShape, StepTrace
 from trainvitals.probe.taps import attribute
@@ -96,6 +97,8 @@ class Probe:
         self._slots, self._rings, self._variables = {}, {}, []
         self._is_broken = False
         self.operations = {}
+        if model.distribute_strategy.num_replicas_in_sync > 1:
+            self._ring(RowShape((), has_loss=False))  # made here: a replica would make one for each replica
 
     def _trace(self, model: Model) -> Callable[..., Any]:
         original = model.train_step
@@ -113,6 +116,8 @@ class Probe:
     def _train_step(self, original: Callable[[Any], Any], data: Value) -> Value:
         if self._is_broken:
             return original(data)
+        if self._model.distribute_strategy.num_replicas_in_sync > 1:
+            return self._replica_step(original, data)
         trace = StepTrace(
             data, self._counter, self._slot, bool(self._model.jit_compile), self._model.optimizer
         )
@@ -122,15 +127,28 @@ class Probe:
             self._emit(trace, result)
         return result
 
+    def _replica_step(self, original: Callable[[Any], Any], data: Value) -> Value:
+        """Count the step once for all replicas: each sees its own part of the loss and of the gradients."""
+        result = original(data)
+        with self._guard():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            self._tell("Several replicas train together: steps count, losses and gradients are missing.")
+            if tf.get_static_value(replica) == 0:
+                trace = StepTrace((), self._counter, self._slot)
+                shape, row, _ = trace.finish(None)
+                self._ring(shape).write(tf.cast(trace.step, tf.int64), row)
+                self._counter.assign_add(1)
+        return result
+
     def _emit(self, trace: StepTrace, result: Value) -> None:
         shape, row, source = trace.finish(result)
         if trace.operations and not self.operations:
             self.operations = trace.operations
             self.layout_changed = True
         ring = self._ring(shape)
-        step = self._counter.read_value()
-        ring.write(step, row)
-        self._counter.assign(step + 1)
+        with tf.name_scope(OWN_SCOPE):
+            ring.write(tf.cast(trace.step, tf.int64), row)
+            self._counter.assign_add(1)
         self._remark(shape, source, trace)
 
     def _remark(self, shape: RowShape, source: str, trace: StepTrace) -> None:

@@ -24,7 +24,7 @@ class Groups:
 def group_variables(variables: Sequence[Any], model: Model = None) -> Groups:
     """Return the layers that own `variables`, in the order in which they first come."""
     owners = _owners(model)
-    root = f"{getattr(model, 'name', '')}/"
+    root = f"{model.name}/" if model is not None else _common_root(variables)
     members: dict[object, list[Any]] = {}
     key_of = []
     for variable in variables:
@@ -53,6 +53,13 @@ def _owners(model: Model) -> dict[int, Any]:
     return owners
 
 
+def _common_root(variables: Sequence[Value]) -> str:
+    """Return the name of the model that all `variables` are of, as far as their paths tell it."""
+    paths = [_path(variable).split("/") for variable in variables]
+    roots = {path[0] for path in paths}
+    return f"{roots.pop()}/" if len(roots) == 1 and min(map(len, paths)) > 2 else ""
+
+
 def _path(variable: Value) -> str:
     return str(getattr(variable, "path", None) or getattr(variable, "name", "variable"))
 
@@ -65,7 +72,7 @@ def _folder(variable: Value) -> str:
 def _name(variable: Value, root: str) -> str:
     """Return the layer's path below the model: `encoder/attention`, not `model/encoder/attention`."""
     folder = _folder(variable)
-    return folder.removeprefix(root) if len(root) > 1 else folder
+    return folder.removeprefix(root)
 
 
 def _unique(name: str, taken: dict[str, int]) -> str:

@@ -7,6 +7,7 @@ everything that costs a second pass over memory sits in a branch that is taken w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -15,6 +16,8 @@ from trainvitals.probe.types import Tensor
 # A float32 sum of squares below this has lost terms to underflow: squares below 1.2e-38 are denormal or 0.
 SMALLEST_SAFE_SUM = 1e-30
 NOT_MEASURED = -1.0  # counts are never negative
+SHIFT = 80  # powers of two that bring any float32, squared and summed, into its range
+_Data: TypeAlias = Sequence[Sequence[Tensor] | None]  # inputs, labels, weights; None: out of reach
 EXTRAS = 3  # input, label and weight elements that are not finite
 
 
@@ -24,38 +27,66 @@ def gradient_numbers(
     inputs: Sequence[Tensor] | None,
     labels: Sequence[Tensor] | None,
     weights: Sequence[Tensor] | None,
+    *,
+    use_xla: bool = False,
 ) -> Tensor:
     """Return float64 `[3 + 2n]`: the extras, n half sums of squares, n counts of non-finite elements.
 
     The half sums are exact enough at every magnitude: where float32 cannot hold one, it is computed again,
-    scaled by the largest element. The extras count `inputs`, `labels` and `weights`, and are `NOT_MEASURED`
-    unless the loss or a gradient is not finite (None: out of reach).
+    scaled. The extras count `inputs`, `labels` and `weights`, and are `NOT_MEASURED` unless the loss or a
+    gradient is not finite (None: out of reach).
     """
+    data = (inputs, labels, weights)
+    return _in_one_pass(gradients, loss, data) if use_xla else _in_a_branch(gradients, loss, data)
+
+
+def _in_a_branch(gradients: Sequence[Tensor], loss: Tensor | None, data: _Data) -> Tensor:
     halves = [_half_sum_of_squares(gradient) for gradient in gradients]
     rough = tf.stack(halves) if _same_dtype(halves) else tf.stack([_f64(half) for half in halves])
     total = tf.reduce_sum(rough)
     watched = total if loss is None else total + tf.cast(loss, total.dtype)
     is_normal = tf.logical_and(tf.math.is_finite(watched), total >= SMALLEST_SAFE_SUM)
-    count = len(gradients)
+    constant = tf.constant([NOT_MEASURED] * EXTRAS + [0.0] * len(gradients), tf.float64)
 
     def normal() -> Tensor:
-        constant = tf.constant([NOT_MEASURED] * EXTRAS + [0.0] * count, tf.float64)
         return tf.concat([constant[:EXTRAS], _f64(rough), constant[EXTRAS:]], 0)
 
+    # One call that is not inlined: the executor would visit each operation of a branch that is not taken.
+    @tf.function(autograph=False, experimental_attributes={"_noinline": True})  # type: ignore[untyped-decorator]
     def suspicious() -> Tensor:
         bad = tf.stack([_count_nonfinite(gradient) for gradient in gradients])
-        is_bad = tf.reduce_sum(bad) > 0.0
-        if loss is not None:
-            is_bad = tf.logical_or(is_bad, tf.logical_not(tf.math.is_finite(loss)))
-        extras = tf.cond(
-            is_bad,
-            lambda: tf.stack([_count_all(inputs), _count_all(labels), _count_all(weights)]),
-            lambda: tf.constant([NOT_MEASURED] * EXTRAS, tf.float64),
-        )
         rescaled = tf.stack([_rescaled_half_sum(gradient) for gradient in gradients])
-        return tf.concat([extras, tf.where(tf.equal(bad, 0.0), rescaled, _f64(rough)), bad], 0)
+        halves = tf.where(tf.equal(bad, 0.0), rescaled, _f64(rough))
+        return tf.concat([_extras(bad, loss, data), halves, bad], 0)
 
     return tf.cond(is_normal, normal, suspicious)
+
+
+def _in_one_pass(gradients: Sequence[Tensor], loss: Tensor | None, data: _Data) -> Tensor:
+    """Do without a branch that takes the gradients: with one, XLA rounds the user's own step otherwise.
+
+    It fuses these reductions with what makes the gradient, so that they cost no pass over memory on a GPU.
+    """
+    bad = tf.stack([_count_nonfinite(gradient) for gradient in gradients])
+    halves = tf.stack([_f64(_half_sum_of_squares(gradient)) for gradient in gradients])
+    huge = tf.stack([_shifted_half_sum(gradient, -SHIFT) for gradient in gradients])
+    tiny = tf.stack([_shifted_half_sum(gradient, SHIFT) for gradient in gradients])
+    is_finite = tf.equal(bad, 0.0)
+    is_huge = tf.logical_and(is_finite, tf.logical_not(tf.math.is_finite(halves)))
+    is_tiny = tf.logical_and(is_finite, halves < SMALLEST_SAFE_SUM)
+    halves = tf.where(is_huge, huge, tf.where(is_tiny, tiny, halves))
+    return tf.concat([_extras(bad, loss, data), halves, bad], 0)
+
+
+def _extras(bad: Tensor, loss: Tensor | None, data: _Data) -> Tensor:
+    is_bad = tf.reduce_sum(bad) > 0.0
+    if loss is not None:
+        is_bad = tf.logical_or(is_bad, tf.logical_not(tf.math.is_finite(loss)))
+    return tf.cond(
+        is_bad,
+        lambda: tf.stack([_count_all(tensors) for tensors in data]),
+        lambda: tf.constant([NOT_MEASURED] * EXTRAS, tf.float64),
+    )
 
 
 def dense(gradient: Tensor, use_xla: bool) -> Tensor:
@@ -101,6 +132,11 @@ def _rescaled_half_sum(gradient: Tensor) -> Tensor:
     largest = tf.reduce_max(tf.abs(wide))
     scaled = wide / tf.where(largest > 0, largest, tf.ones_like(largest))
     return tf.square(_f64(largest)) * _f64(tf.nn.l2_loss(scaled))
+
+
+def _shifted_half_sum(gradient: Tensor, shift: int) -> Tensor:
+    wide = _wide(gradient)
+    return _f64(tf.nn.l2_loss(wide * tf.constant(2.0**shift, wide.dtype))) * 2.0 ** (-2 * shift)
 
 
 def _count_nonfinite(tensor: Tensor) -> Tensor:

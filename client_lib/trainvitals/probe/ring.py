@@ -32,8 +32,8 @@ class Ring:
 
     def write(self, step: Tensor, row: Tensor) -> None:
         """Put `row` in the place of int64 `step`; to be called in the graph or eagerly."""
-        place = tf.reshape(tf.math.floormod(step, self.capacity), [1])
-        self._rows.scatter_update(tf.IndexedSlices(row[tf.newaxis], place))
+        place = tf.math.floormod(step, self.capacity)
+        tf.raw_ops.ResourceScatterUpdate(resource=self._rows.handle, indices=place, updates=row)
 
     def clear(self) -> None:
         """Forget all rows."""

@@ -83,6 +83,11 @@ class StepTrace:
     blocks: list[tuple[Block, Any, Tensor]] = field(default_factory=list)
     operations: dict[str, list[str]] | None = None
     graph: Value = field(default_factory=lambda: _graph())
+    step: Tensor = None  # the counter, read once
+
+    def __post_init__(self) -> None:
+        with tf.name_scope(OWN_SCOPE):
+            self.step = _f64(self.counter.read_value())
 
     def note_loss(self, source: str, loss: Tensor) -> None:
         """Remember the loss that `source` was given; the last one of a source counts."""
@@ -93,7 +98,7 @@ class StepTrace:
             return
         with tf.name_scope(OWN_SCOPE):
             slot = self.slot(("loss", source), 2)
-            slot.assign(tf.stack([_f64(self.counter.read_value()), _scalar(source, loss)]))
+            slot.assign(tf.stack([self._step_here(), _scalar(source, loss)]))
         self.losses[source] = slot
 
     def note_apply(self, optimizer: Optimizer, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -112,13 +117,16 @@ class StepTrace:
                 has_rate=rate is not None,
             )
             numbers = self._numbers(pairs)
-            head = [self.counter.read_value(), loss_scale_of(optimizer), 0.0 if rate is None else rate]
+            head = [self._step_here(), loss_scale_of(optimizer), 0.0 if rate is None else rate]
             numbers = tf.concat([tf.stack([_f64(value) for value in head]), numbers], 0)
             if _graph() is not self.graph:
                 slot = self.slot(("apply", len(self.blocks)), block.width - 1)
                 slot.assign(numbers)
                 numbers = slot
         self.blocks.append((block, optimizer, numbers))
+
+    def _step_here(self) -> Tensor:
+        return self.step if _graph() is self.graph else _f64(self.counter.read_value())
 
     def _numbers(self, pairs: Sequence[tuple[Any, Any]]) -> Tensor:
         is_inside = _graph() is self.graph  # elsewhere the batch and the loss may be out of reach
@@ -130,6 +138,7 @@ class StepTrace:
             inputs,
             labels,
             [getattr(variable, "value", variable) for _, variable in pairs],
+            use_xla=self.use_xla,
         )
 
     def finish(self, result: Value) -> tuple[RowShape, Tensor, str]:
@@ -138,7 +147,7 @@ class StepTrace:
             self.note_loss("returned", result["loss"])
         source = next((name for name in LOSS_SOURCES if name in self.losses), "")
         with tf.name_scope(OWN_SCOPE):
-            step = _f64(self.counter.read_value())
+            step = self.step
             head = [tf.stack([step, step, tf.constant(0.0, tf.float64), _batch_size(self.data)])]
             if source:
                 head = [self._loss_head(step, source)]

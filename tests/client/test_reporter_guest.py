@@ -1,0 +1,201 @@
+"""The reporter is a guest: it changes no number, disturbs no other callback, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework.config import disable_op_determinism
+
+from training import batch, recorded, reporting, small_model
+from trainvitals import HealthReporter
+from trainvitals.probe.types import Value
+
+# Keras's own saving meets a numpy that is newer than it knows.
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def plain_policy() -> Iterator[None]:
+    yield
+    keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    tf.config.experimental.enable_op_determinism()
+    yield
+    disable_op_determinism()
+
+
+def rich_model(steps_per_execution: int, jit: bool) -> keras.Model:
+    keras.utils.set_random_seed(3)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((8,)),
+            layers.Dense(32, activation="relu"),
+            layers.BatchNormalization(),
+            layers.Dropout(0.3),
+            layers.Dense(1, dtype="float32"),
+        ]
+    )
+    inner = keras.optimizers.Adam(1e-3)
+    scaled = keras.mixed_precision.dtype_policy().name == "mixed_float16"
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**22) if scaled else inner
+    model.compile(optimizer, "mse", jit_compile=jit, steps_per_execution=steps_per_execution)
+    return model
+
+
+def state(model: keras.Model) -> list[Any]:
+    return [np.asarray(one) for one in [*model.variables, *model.optimizer.variables]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "jit", "steps_per_execution"),
+    [("float32", False, 1), ("float32", True, 1), ("mixed_float16", False, 16), ("mixed_float16", True, 16)],
+)
+def test_weights_are_the_same_bit_by_bit(
+    policy: str, jit: bool, steps_per_execution: int, request: pytest.FixtureRequest
+) -> None:
+    if not jit:  # Keras turns XLA off under deterministic operations; on a CPU it repeats anyway
+        request.getfixturevalue("deterministic")
+    keras.mixed_precision.set_global_policy(policy)
+    x, y = batch(168)
+    states, sent = [], None
+    for with_us in (False, False, True):
+        model = rich_model(steps_per_execution, jit)
+        reporter, recorder = reporting()
+        callbacks = [reporter] if with_us else []
+        sent = recorder
+        model.fit(x, y, batch_size=8, epochs=4, verbose=0, callbacks=callbacks)  # 21 steps an epoch
+        states.append(state(model))
+    plain, again, ours = states
+    assert sent is not None
+    assert sent.steps == list(range(84))
+    if policy == "mixed_float16":
+        assert sum(sent.values("skipped")) > 0
+    for one, control, measured in zip(plain, again, ours, strict=True):
+        np.testing.assert_array_equal(one, control)
+        np.testing.assert_array_equal(one, measured)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_failing_step_arrives_beside_other_callbacks(is_first: bool, tmp_path: Path) -> None:
+    model = small_model()
+    model.compile("adam", "mse")
+    x, y = batch(64)
+    y[45] = np.nan
+    reporter, sent = reporting()
+    others = [
+        keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", save_freq=2),
+        keras.callbacks.EarlyStopping("loss"),
+        keras.callbacks.TerminateOnNaN(),
+        keras.callbacks.BackupAndRestore(tmp_path / "backup"),
+    ]
+    if importlib.util.find_spec("tensorboard"):
+        others.append(keras.callbacks.TensorBoard(tmp_path / "board", update_freq="batch"))
+    callbacks = [reporter, *others] if is_first else [*others, reporter]
+    model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+    assert sent.steps == [0, 1, 2, 3, 4, 5]
+    assert np.isnan(sent.series("loss")[5])
+    assert sent.series("label_nonfinite") == {5: 1.0}
+    loads = (
+        "import sys; sys.modules['trainvitals'] = None\n"
+        "import keras; model = keras.models.load_model(sys.argv[1])\n"
+        "print(len(model.variables), len(model.optimizer.variables))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", loads, str(tmp_path / "best.keras")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout.split()[-2:] == [str(len(model.variables)), str(len(model.optimizer.variables))]
+
+
+def ours(target: object) -> set[str]:
+    """Return the attributes of `target` that come from trainvitals."""
+    return {
+        name
+        for name, value in vars(target).items()
+        if "trainvitals" in str(getattr(value, "__module__", "")) + type(value).__module__
+    }
+
+
+def test_a_model_is_saved_copied_and_cloned_in_mid_fit(tmp_path: Path) -> None:
+    model = small_model()
+    model.compile("adam", "mse")
+    x, y = batch()
+    reporter, sent = reporting()
+
+    class Saving(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Value = None) -> None:
+            if batch != 3:
+                return
+            assert (ours(model), ours(model.optimizer)) == ({"train_function"}, set())
+            self.copies = [
+                copy.deepcopy(model),
+                pickle.loads(pickle.dumps(model)),
+                keras.models.clone_model(model),
+            ]
+            model.save(tmp_path / "model.keras")
+            model.save_weights(tmp_path / "model.weights.h5")
+            model.export(tmp_path / "exported", verbose=False)
+
+    saving = Saving()
+    model.fit(x, y, batch_size=8, verbose=0, callbacks=[reporter, saving])
+    assert sent.steps == list(range(8))
+    for twin in saving.copies[:2]:
+        twin.fit(x, y, batch_size=8, verbose=0)
+    assert sent.steps == list(range(8))
+    assert len(keras.models.load_model(tmp_path / "model.keras").variables) == len(model.variables)
+
+
+def test_a_copied_reporter_is_another_run() -> None:
+    reporter = HealthReporter("http://127.0.0.1:1", project="search", run_id="first")
+    sent = recorded(reporter)
+    model = small_model()
+    model.compile("sgd", "mse")
+    model.fit(*batch(16), verbose=0, callbacks=[reporter])
+    for twin in (copy.deepcopy(reporter), pickle.loads(pickle.dumps(reporter)), copy.copy(reporter)):
+        assert twin.run_id not in ("first", "")
+        assert twin.dashboard_url.startswith("http://127.0.0.1:1/runs/")
+        other = recorded(twin)
+        model.fit(*batch(16), verbose=0, callbacks=[twin])
+        assert other.steps == [0]
+    assert sent.steps == [0]
+
+
+def test_bad_options_fail_where_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="must look like"):
+        HealthReporter("localhost:8765")
+    with pytest.raises(TypeError, match="list of strings"):
+        HealthReporter(tags="a")
+    with pytest.raises(ValueError, match="rank"):
+        HealthReporter(rank=-1)
+    with pytest.raises(TypeError, match="callable"):
+        HealthReporter(on_incident="mail me")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="empty"):
+        HealthReporter(project=" ")
+    monkeypatch.setenv("TRAINVITALS_URL", "http://elsewhere:1/")
+    assert HealthReporter(run_id="a/b").dashboard_url == "http://elsewhere:1/runs/a%2Fb"
+
+
+def test_the_package_itself_imports_no_keras() -> None:
+    code = "import sys, trainvitals; print('keras' in sys.modules, 'tensorflow' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["False", "False"]
