@@ -38,8 +38,13 @@ class Book(msgspec.Struct):
             return self._close(finding, "withdrawn")
         if finding.phase == "resolve" and finding.severity != "info":
             return self._close(finding, "resolved")
+        if finding.kind in BRIEF_KINDS and self._has_open_critical():
+            return None  # what a scaler does in a run that is failing is no news of its own
         place = self._place_of(finding)
         return self._open(finding) if place is None else self._attach(place, finding)
+
+    def _has_open_critical(self) -> bool:
+        return any(item.state == "open" and item.severity == "critical" for item in self.incidents)
 
     def put(self, incident: Incident) -> None:
         """Take back an incident whose words were filled in."""

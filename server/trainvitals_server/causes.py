@@ -6,6 +6,7 @@ that row. A confidence above 0.9 means that a count proves it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -97,6 +98,7 @@ def rank(case: Case) -> list[Guess]:
     """Return the explanations, the best first; only what needs none has none."""
     guesses = [guess for rule in RULES for guess in rule(case)]
     guesses.sort(key=lambda guess: -guess.confidence)
+    guesses = [guess for guess in guesses if guess.cause != "unknown" or guess is guesses[0]]
     if not guesses and case.incident.kind != "transient_overflow":
         return [Guess("unknown", 0.2)]
     return guesses[:MAX_CAUSES]
@@ -276,6 +278,10 @@ def _scaler(case: Case) -> Iterator[Guess]:
     if case.facts.get("settled") is False:
         said.append("no update was applied since the start")
     yield Guess("loss_scale_floor", 0.7, said)
+    nan = isinstance(case.facts.get("grad_norm"), float) and math.isnan(float(case.facts["grad_norm"] or 0))
+    if nan:
+        first = ["the gradient is NaN, not infinite: a lower scale cannot heal that"]
+        yield from _named(case, ("Log", "Sqrt", "Pow", "RealDiv"), "where_gradient", 0.5, first)
 
 
 def _variables(case: Case) -> Iterator[Guess]:

@@ -13,6 +13,7 @@ from trainvitals_server.verdicts import verdict_of
 SURE = 0.9  # above it a cause is stated, below it is "likely"
 MAX_WHY = 8
 MAX_BAD_LAYERS = 32
+HARMLESS = ("validation_nonfinite", "transient_overflow")
 
 
 def tell(incident: Incident, context: Context) -> Incident:
@@ -26,7 +27,7 @@ def tell(incident: Incident, context: Context) -> Incident:
         incident,
         layer=layer,
         verdict=verdict_of(case),
-        why=_why(case, guesses, layers, weights)[:MAX_WHY],
+        why=_why(case, guesses, layers, layer, weights)[:MAX_WHY],
         next=_next(case, guesses, weights),
         weights=weights,
         causes=[with_texts(guess) for guess in guesses],
@@ -54,27 +55,28 @@ def _first_bad_layer(case: Case, guesses: list[Guess], layers: list[str]) -> str
 
 
 def _weights(case: Case) -> Weights:
-    incident, facts = case.incident, case.facts
-    usable: bool | None = None
-    since: int | None = None
-    bad = [finding for finding in incident.findings if finding.facts.get("weights_nonfinite")]
-    if bad:
-        usable, since = False, bad[0].onset_step
-    elif any(finding.facts.get("weights_survived") for finding in incident.findings) or incident.kind in (
-        "validation_nonfinite",
-        "transient_overflow",
-    ):
-        usable = True
-    elif incident.kind == "loss_spike":
-        usable = True if facts.get("outcome") == "recovered" else None
-    elif _was_skipped(case):
-        usable = True
-    elif (case.is_nonfinite and (facts.get("grad_nonfinite") or facts.get("gradient_nonfinite"))) or (
-        case.is_growing and incident.state != "withdrawn"
-    ):
-        usable, since = False, incident.onset_step
+    incident = case.incident
+    usable, since = _usable(case)
+    if usable is False and case.is_growing:
+        since = incident.onset_step
     before = [step for step in case.context.checkpoints if step < incident.onset_step]
     return Weights(usable=usable, bad_since=since, last_checkpoint_step=max(before, default=None))
+
+
+def _usable(case: Case) -> tuple[bool | None, int | None]:
+    """Return whether the weights are usable, None if these signals cannot tell, and since when not."""
+    incident, facts = case.incident, case.facts
+    bad = [finding.onset_step for finding in incident.findings if finding.facts.get("weights_nonfinite")]
+    if bad:
+        return False, bad[0]
+    survived = any(finding.facts.get("weights_survived") for finding in incident.findings)
+    recovered = facts.get("outcome") == "recovered" or incident.state == "withdrawn"
+    if survived or recovered or incident.kind in HARMLESS or _was_skipped(case):
+        return True, None
+    spoiled = case.is_nonfinite and (facts.get("grad_nonfinite") or facts.get("gradient_nonfinite"))
+    if spoiled or case.is_growing:
+        return False, incident.onset_step
+    return None, None
 
 
 def _was_skipped(case: Case) -> bool:
@@ -85,32 +87,31 @@ def _was_skipped(case: Case) -> bool:
     return case.is_nonfinite and bool(facts.get("skipped"))
 
 
-def _why(case: Case, guesses: list[Guess], layers: list[str], weights: Weights) -> list[str]:
+def _why(
+    case: Case, guesses: list[Guess], layers: list[str], layer: str | None, weights: Weights
+) -> list[str]:
     lines = [evidence.text for evidence in case.incident.evidence[:3]]
     for best in guesses[:1]:
         word = "" if best.confidence >= SURE else "Likely: "
         lines.append(f"{word}{CATALOGUE[best.cause].title}.")
         lines += best.supports[:3]
-    lines += _about_layers(case, layers)
+    lines += _about_layers(case, layers, layer)
     lines += _about_weights(weights)
     return lines
 
 
-def _about_layers(case: Case, layers: list[str]) -> list[str]:
+def _about_layers(case: Case, layers: list[str], layer: str | None) -> list[str]:
     total = int(case.facts.get("layers") or 0)
     if not layers:
         return []
-    if len(layers) >= total:
-        text = (
-            f"All {total} layers have non-finite gradients at once: it came from the forward pass or the "
-            "loss, and the gradients alone cannot name the layer."
-        )
-    else:
-        text = (
+    if len(layers) < total:
+        return [
             f"{len(layers)} of {total} layers have non-finite gradients; going back from the loss, "
             f"{layers[0]} is first."
-        )
-    return [text]
+        ]
+    origin = "it came from the forward pass or the loss, and the gradients alone cannot name the layer"
+    suspect = f"; the operations of the step point at {layer}" if layer else ""
+    return [f"All {total} layers have non-finite gradients at once: {origin}{suspect}."]
 
 
 def _about_weights(weights: Weights) -> list[str]:

@@ -123,7 +123,7 @@ def _epsilon(case: Case) -> str:
     }
     return (
         f"One optimizer step at {case.incident.onset_step} threw the model off: the gradient "
-        f"norm had decayed to"
+        f"norm had decayed to "
         f"{_number(facts.get('norm_before'))} and was {_number(facts.get('norm'))} right after"
         f"{outcome.get(str(facts.get('outcome')), '')}."
     )

@@ -96,7 +96,7 @@ def test_the_zero_of_the_loss_does_not_matter(kind: str, offset: float) -> None:
 
 
 def some_batch(data: st.DataObject) -> Batch:
-    rows = data.draw(st.integers(0, 60))
+    rows = data.draw(st.integers(0, 40))
     names = data.draw(st.sets(st.sampled_from(SERIES)))
     columns = {}
     for name in sorted(names):
@@ -107,7 +107,7 @@ def some_batch(data: st.DataObject) -> Batch:
     return Batch(steps, columns)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_no_number_makes_a_detector_raise_or_forget(data: st.DataObject) -> None:
     batch = some_batch(data)

@@ -238,15 +238,16 @@ class LossFold(msgspec.Struct):
         return rows_to_limit(heights)
 
     def _divergence(self, row: Row, out: Excursion, severity: Severity) -> Finding:
-        times = f"{out.heights[-1]:.3g} times its whole range so far above its best"
+        band = self.band
+        began = f"the run began at {band.start:.4g}, its best level was {band.best:.4g}"
         story = ", ".join(f"{value:.4g}" for value in out.values[-TOLD_VALUES:])
         return Finding(
             kind=out.alarm or "gradual_divergence", severity=severity, onset_step=out.onset_step,
             detected_step=row.step,
             evidence=(
-                Evidence(text=f"the loss is {row.value:.4g}: {times} ({self.band.best:.4g})",
+                Evidence(text=f"the loss is {row.value:.4g} at step {row.step}; {began}",
                          series="loss", step=row.step, value=row.value),
-                Evidence(text=f"since step {out.onset_step}: {story}", series="loss", step=out.onset_step,
+                Evidence(text=f"the last rows: {story}", series="loss", step=out.onset_step,
                          value=out.values[0]),
             ),
             facts={**row.flags, **self._band_facts(), "height": out.heights[-1], "excursion_rows": out.rows,
@@ -255,7 +256,7 @@ class LossFold(msgspec.Struct):
 
     def _come_back(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
         if out.alarm is not None or out.warned:
-            text = f"the loss is back at {row.value:.4g} since {out.inside} rows"
+            text = f"the loss has been back in its band for {out.inside} rows, at {row.value:.4g}"
             findings.append(
                 Finding(
                     kind=out.alarm or "gradual_divergence", severity="critical", phase="withdraw",
@@ -274,7 +275,10 @@ class LossFold(msgspec.Struct):
         return self.rows >= EARLY_ROWS and out.peak >= max(SPIKE_HEIGHT, SPIKE_GROWTH * self.tallest)
 
     def _spike(self, row: Row, out: Excursion, outcome: Literal["recovered", "persisted"]) -> Finding:
-        text = f"the loss jumped to {out.peak_value:.4g}; its best level was {self.band.best:.4g}"
+        text = (
+            f"the loss was {out.peak_value:.4g} at step {out.peak_step} and {out.rows} rows out of its band; "
+            f"its best level was {self.band.best:.4g}"
+        )
         return Finding(
             kind="loss_spike", severity="info" if outcome == "recovered" else "warning",
             phase="resolve" if outcome == "recovered" else "open",

@@ -41,7 +41,7 @@ class RateFold(msgspec.Struct):
             return
         values, steps = series.values[usable], batch.steps[usable]
         before = np.concatenate(([values[0] if self.last is None else self.last], values[:-1]))
-        raised = np.flatnonzero(values > before * RAISE_FACTOR)
+        raised = np.flatnonzero(values / RAISE_FACTOR > before)
         if len(raised):
             self.raised_step = int(steps[raised[-1]])
             self.raised_from = float(before[raised[-1]])
