@@ -105,10 +105,8 @@ def _about_layers(case: Case, layers: list[str], layer: str | None) -> list[str]
     if not layers:
         return []
     if len(layers) < total:
-        return [
-            f"{len(layers)} of {total} layers have non-finite gradients; going back from the loss, "
-            f"{layers[0]} is first."
-        ]
+        first = f"going back from the loss, {layers[0]} is first"
+        return [f"{len(layers)} of {total} layers have non-finite gradients; {first}."]
     origin = "it came from the forward pass or the loss, and the gradients alone cannot name the layer"
     suspect = f"; the operations of the step point at {layer}" if layer else ""
     return [f"All {total} layers have non-finite gradients at once: {origin}{suspect}."]
