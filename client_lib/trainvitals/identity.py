@@ -89,6 +89,8 @@ def identify(
     """
     for label, text in (("project", project), ("name", name), ("run_id", run_id), ("group", group)):
         _check_text(label, text)
+    if run_id is not None:
+        wire.check_run_id(run_id)
     if isinstance(tags, str):
         raise TypeError(f"tags must be a list of strings, not {tags!r}")
     if len(tags) > wire.MAX_TAGS:

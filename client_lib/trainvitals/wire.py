@@ -17,6 +17,7 @@ expected_seq=...)`.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
@@ -37,7 +38,10 @@ MAX_TEXT_CHARS = 4000  # messages, notes
 MAX_TAGS = 32
 MAX_CONFIG_ITEMS = 200
 MAX_OPERATIONS = 16  # names of one kind of operation
+_BAD_IN_RUN_IDS = frozenset("/\\?#%")  # servers and proxies disagree about them, even when quoted
 MAX_STEP = 1 << 53  # beyond it a step is no exact number in a browser
+MAX_NUMBER = (1 << 31) - 1  # of ranks, sessions, layouts
+MAX_TIME = 253_402_300_800.0  # unix seconds at the end of the year 9999: what a browser's calendar takes
 
 Scalar = bool | int | float | str | None
 Dtype = Literal["f4", "f8", "i4", "i8", "u1"]
@@ -237,7 +241,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
         if len(self.steps) != 8 * self.count:
             raise MalformedFrame(f"{len(self.steps)} bytes of steps for {self.count} rows")
         numbers = np.frombuffer(self.steps, dtype="<i8").astype(np.int64)
-        if np.any(np.diff(numbers) <= 0):
+        if np.any(numbers[1:] <= numbers[:-1]):  # not their difference: it wraps round
             raise MalformedFrame("steps of one frame must increase")
         if self.count and (numbers[0] != self.first_step or numbers[-1] > MAX_STEP):
             raise MalformedFrame("explicit steps contradict first_step or are too large")
@@ -426,6 +430,18 @@ def split_packet(body: bytes) -> Iterator[memoryview]:
         offset += 4 + size
 
 
+def check_run_id(run_id: str) -> None:
+    """Make sure that a run id can be one segment of an address.
+
+    Raises:
+        MalformedFrame: if it is empty, too long, or holds what a URL path cannot carry as it is.
+    """
+    bad = next((char for char in run_id if char in _BAD_IN_RUN_IDS or not char.isprintable()), None)
+    if bad is not None or run_id.strip(".") == "":
+        raise MalformedFrame(f"run_id {run_id[:50]!r}: it may hold no / \\ ? # % and no control characters")
+    _check_text("run_id", [run_id])
+
+
 def clip(text: str, limit: int = MAX_NAME_CHARS) -> str:
     """Return `text` without control characters, cut to `limit` characters, an ellipsis at a cut.
 
@@ -442,13 +458,21 @@ def _check(frame: ClientFrame) -> None:
     elif isinstance(frame, Steps):
         _check_steps(frame)
     elif isinstance(frame, Layout):
+        _check_range("layout_id", frame.layout_id, 1, MAX_NUMBER)
         _check_count("layers", len(frame.layers), MAX_LAYERS)
         _check_text("layer name", [layer.name for layer in frame.layers])
         _check_text("layer kind", [layer.kind for layer in frame.layers])
         if frame.environment is not None:
             _check_environment(frame.environment)
-    elif isinstance(frame, Gap) and not frame.seq <= frame.last_seq <= MAX_STEP:
-        raise MalformedFrame(f"a gap from {frame.seq} to {frame.last_seq}")
+    elif isinstance(frame, Gap):
+        _check_gap(frame)
+    elif isinstance(frame, Event):
+        _check_range("step", frame.step)
+    elif isinstance(frame, Bye):
+        _check_range("step", frame.step)
+        _check_count("characters of error", len(frame.error), MAX_TEXT_CHARS)
+    elif isinstance(frame, Heartbeat):
+        _check_range("next_within_s", frame.next_within_s, -math.inf, math.inf)
     if not isinstance(frame, Hello | Heartbeat) and not 1 <= frame.seq <= MAX_STEP:
         raise MalformedFrame(f"seq {frame.seq}: it starts at 1")
 
@@ -458,11 +482,16 @@ def _check_hello(frame: Hello) -> None:
         raise UnsupportedProtocol(f"protocol {frame.protocol}; this server speaks {PROTOCOL}")
     if not frame.run_id or not frame.session_id:
         raise MalformedFrame("a Hello needs run_id and session_id")
+    check_run_id(frame.run_id)
     _check_text("name", [frame.run_id, frame.session_id, frame.project, frame.group or "", frame.name or ""])
     _check_count("tags", len(frame.tags), MAX_TAGS)
     _check_text("tag", frame.tags)
     if not 0 <= frame.rank < max(frame.world_size, 1):
         raise MalformedFrame(f"rank {frame.rank} of {frame.world_size}")
+    _check_range("world_size", frame.world_size, 0, MAX_NUMBER)
+    _check_range("session_ordinal", frame.session_ordinal, 0, MAX_NUMBER)
+    _check_range("resume_step", frame.resume_step)
+    _check_range("started_at", frame.started_at, 0, MAX_TIME)
     _check_environment(frame.environment)
 
 
@@ -479,13 +508,27 @@ def _check_steps(frame: Steps) -> None:
     _check_count("rows", frame.count, MAX_ROWS)
     _check_count("columns", len(frame.columns) + len(frame.layer_columns), MAX_COLUMNS)
     _check_text("series name", [*frame.columns, *frame.layer_columns])
-    if frame.count < 1 or not 0 <= frame.first_step <= MAX_STEP:
+    if frame.count < 1 or not 0 <= frame.first_step <= MAX_STEP - frame.count + 1:
         raise MalformedFrame(f"{frame.count} rows from step {frame.first_step}")
+    _check_range("layout_id", frame.layout_id, 0, MAX_NUMBER)
     frame.step_numbers()
     for column in frame.columns.values():
         column.check(frame.count)
     if frame.times is not None:
         frame.times.check(frame.count)
+
+
+def _check_gap(frame: Gap) -> None:
+    if not frame.seq <= frame.last_seq <= MAX_STEP:
+        raise MalformedFrame(f"a gap from {frame.seq} to {frame.last_seq}")
+    _check_text("reason", [frame.reason])
+    for number in (frame.first_step, frame.last_step, frame.steps_lost):
+        _check_range("step of a gap", number)
+
+
+def _check_range(what: str, number: float | None, low: float = 0, high: float = MAX_STEP) -> None:
+    if number is not None and not low <= number <= high:  # NaN is in no range
+        raise MalformedFrame(f"{what} {number}; it lies between {low} and {high}")
 
 
 def _check_count(what: str, count: int, limit: int) -> None:

@@ -155,7 +155,7 @@ LOSS = {"loss": wire.Column.pack([1.0])}
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
-        (wire.Hello(run_id=LONG, session_id="s"), "a name of 201 characters"),
+        (wire.Hello(run_id=LONG, session_id="s"), "a run_id of 201 characters"),
         (wire.Hello(run_id="r", session_id="s", tags=["t"] * 33), "33 tags"),
         (wire.Hello(run_id="r", session_id="s", tags=[LONG]), "a tag of 201"),
         (
@@ -174,6 +174,8 @@ LOSS = {"loss": wire.Column.pack([1.0])}
         ),
         (wire.Steps(seq=1, first_step=0, count=1, columns={LONG: LOSS["loss"]}), "a series name of 201"),
         (steps(1, 0, 4097), "4097 rows"),
+        (wire.Bye(seq=1, status="failed", error="x" * 4001), "4001 characters of error"),
+        (wire.Gap(seq=1, last_seq=1, reason=LONG), "a reason of 201"),
         (wire.Event(seq=1, step=0, kind="message", data={"text": "x" * wire.MAX_FRAME_BYTES}), "a frame of"),
     ],
 )
@@ -186,9 +188,38 @@ def test_what_is_beyond_a_limit_is_refused_by_number(frame: wire.ClientFrame, wo
     ("frame", "words"),
     [
         (wire.Hello(run_id="", session_id="s"), "needs run_id"),
+        (wire.Hello(run_id="a/b", session_id="s"), "run_id 'a/b'"),
+        (wire.Hello(run_id="a%2Fb", session_id="s"), "run_id 'a%2Fb'"),
+        (wire.Hello(run_id="..", session_id="s"), "run_id '..'"),
+        (wire.Hello(run_id="a\nb", session_id="s"), "run_id"),
         (wire.Hello(run_id="r", session_id="s", rank=2, world_size=2), "rank 2 of 2"),
         (wire.Steps(seq=0, first_step=0, count=1, columns=LOSS), "seq 0"),
         (wire.Steps(seq=1, first_step=-1, count=1, columns=LOSS), "from step -1"),
+        (wire.Hello(run_id="r", session_id="s", rank=2**40, world_size=2**41), "world_size 2199"),
+        (wire.Hello(run_id="r", session_id="s", session_ordinal=2**31), "session_ordinal 2147483648"),
+        (wire.Hello(run_id="r", session_id="s", resume_step=2**64 - 1), "resume_step 18446"),
+        (wire.Hello(run_id="r", session_id="s", started_at=math.nan), "started_at nan"),
+        (wire.Hello(run_id="r", session_id="s", started_at=1e300), "started_at 1e\\+300"),
+        (wire.Layout(seq=1, layout_id=0), "layout_id 0; it lies between 1"),
+        (wire.Layout(seq=1, layout_id=2**63), "layout_id 9223"),
+        (wire.Steps(seq=1, first_step=0, count=1, layout_id=2**63, columns=LOSS), "layout_id 9223"),
+        (steps(1, wire.MAX_STEP, 2), "2 rows from step 9007"),
+        (
+            wire.Steps(
+                seq=1,
+                first_step=0,
+                count=4,
+                steps=np.array([0, 2**63 - 1, -(2**63), 1], "<i8").tobytes(),
+                columns={},
+            ),
+            "must increase",
+        ),
+        (wire.Event(seq=1, step=2**63, kind="message"), "step 9223"),
+        (wire.Event(seq=1, step=-1, kind="message"), "step -1"),
+        (wire.Bye(seq=1, status="finished", step=2**64 - 1), "step 18446"),
+        (wire.Gap(seq=1, last_seq=1, reason="r", first_step=2**63), "step of a gap 9223"),
+        (wire.Gap(seq=1, last_seq=1, reason="r", last_step=-1), "step of a gap -1"),
+        (wire.Heartbeat(next_within_s=math.nan), "next_within_s nan"),
         (wire.Steps(seq=1, first_step=0, count=0), "0 rows"),
         (wire.Steps(seq=1, first_step=0, count=2, columns=LOSS), "a column of 8 bytes for 2 f8 values"),
         (

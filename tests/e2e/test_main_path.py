@@ -38,7 +38,7 @@ TIMEOUT_S = 30.0
 ALERT_LIMIT_S = 10.0  # from the end of the failing step to a verified alert; the measured time is printed
 
 
-class SkippedStep(keras.Model):
+class SkippedStep(keras.Model):  # type: ignore[misc]
     """Adds the second column of its labels to the loss, and computes none at all where that is 1."""
 
     def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, **rest: Any) -> tf.Tensor:  # noqa: ANN401
@@ -170,7 +170,7 @@ def test_a_verified_webhook_tells_each_value_as_what_it_is(tmp_path: Path) -> No
         assert said == {word: {word} for word in ("NaN", "Infinity", "-Infinity")}
 
 
-class StampStep(keras.callbacks.Callback):
+class StampStep(keras.callbacks.Callback):  # type: ignore[misc]
     """Notes when the step ended whose running loss is first not finite."""
 
     def __init__(self) -> None:
