@@ -220,14 +220,10 @@ class Worker:
         lost = [piece for piece in rows if len(piece)]
         count = sum(len(piece) for piece in lost)
         self._intake.count("invalid", max(count, 1))
-        gap = wire.Gap(
-            seq=1,
-            last_seq=1,
-            reason="invalid",
-            first_step=int(lost[0].steps[0]) if lost else None,
-            last_step=int(lost[-1].steps[-1]) if lost else None,
-            steps_lost=count,
-        )
+        gap = wire.Gap(seq=1, last_seq=1, reason="invalid", steps_lost=count)
+        first, last = (int(lost[0].steps[0]), int(lost[-1].steps[-1])) if lost else (-1, -1)
+        if 0 <= first <= last <= wire.MAX_STEP:  # else the steps are what is wrong
+            gap = replace(gap, first_step=first, last_step=last)
         self._backlog.append(lambda seq: replace(gap, seq=seq, last_seq=seq), now)
         self._once("invalid", now, f"cannot send some of what was measured: {why}")
 

@@ -174,5 +174,6 @@ def test_rows_that_fit_no_frame_are_declared_and_the_rest_arrives(
     assert told(frames) == [0, 1, 6, 7]
     assert [frame.seq for frame in frames] == list(range(1, len(frames) + 1))
     assert lost(frames) == {"invalid": 5}
+    assert [wire.decode_client(wire.encode(frame)) for frame in frames] == frames  # a server takes them
     assert len(caplog.records) == 1
     bench.worker.end()
