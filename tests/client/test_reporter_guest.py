@@ -191,8 +191,10 @@ def test_bad_options_fail_where_they_are_written(monkeypatch: pytest.MonkeyPatch
         HealthReporter(on_incident="mail me")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="empty"):
         HealthReporter(project=" ")
+    with pytest.raises(ValueError, match="it may hold no"):
+        HealthReporter(run_id="a/b")
     monkeypatch.setenv("TRAINVITALS_URL", "http://elsewhere:1/")
-    assert HealthReporter(run_id="a/b").dashboard_url == "http://elsewhere:1/runs/a%2Fb"
+    assert HealthReporter(run_id="a b").dashboard_url == "http://elsewhere:1/runs/a%20b"
 
 
 REPLICAS = """
