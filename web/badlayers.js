@@ -11,7 +11,7 @@
 
 export const LAYER_SERIES = ["layer_grad_nonfinite", "layer_grad_norm"];
 const BEFORE = 20; // steps of context
-const AFTER = 200;
+const AFTER = 40; // few enough steps that a model of many layers still gets single steps, not buckets
 
 /** @param {Incident} incident @returns {Range} the steps that tell which layer was first */
 export function badLayerRange(incident) {

@@ -94,14 +94,18 @@ function buildChart(chart, dispatch) {
   return { ...parts, isVisible: false, isMounted: false, drawn: [] };
 }
 
+const nextFrame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+
 /**
- * Draw what is in view and has changed.
+ * Draw what is in view and has changed, a chart a frame, so that the page answers in between.
  * @param {Plotly | null} plotly @param {Instrument[]} instruments @param {State} state
  * @param {(action: Action) => void} dispatch @param {string} theme
+ * @returns {Promise<number>} milliseconds of work
  */
-export function drawCharts(plotly, instruments, state, dispatch, theme) {
+export async function drawCharts(plotly, instruments, state, dispatch, theme) {
   /** @type {Palette | null} */
   let colors = null;
+  let work = 0;
   for (const instrument of instruments) {
     const { chart, card } = instrument;
     const track = shownTrack(state, chart.series);
@@ -117,9 +121,13 @@ export function drawCharts(plotly, instruments, state, dispatch, theme) {
     if (card.hidden || !instrument.isVisible || isSame(all, instrument.drawn)) continue;
     instrument.drawn = all;
     colors ??= palette();
+    if (work) await nextFrame();
+    const start = performance.now();
     drawAround(instrument, state);
-    if (plotly) void drawPlot(plotly, instrument, state, dispatch, colors);
+    if (plotly) drawPlot(plotly, instrument, state, dispatch, colors);
+    work += performance.now() - start;
   }
+  return work;
 }
 
 /** @param {unknown[]} a @param {unknown[]} b */
@@ -142,12 +150,14 @@ function drawAround(instrument, state) {
  * @param {Plotly} plotly @param {Instrument} instrument @param {State} state
  * @param {(action: Action) => void} dispatch @param {Palette} colors
  */
-async function drawPlot(plotly, instrument, state, dispatch, colors) {
+function drawPlot(plotly, instrument, state, dispatch, colors) {
   const { data, layout, log } = figureOf(state, instrument.chart, colors);
   instrument.log.setAttribute("aria-pressed", String(log));
-  const plot = await plotly.react(instrument.plot, data, layout, CONFIG);
+  // Not waited for: what it promises may come late, and the next drawing must not depend on it.
+  void plotly.react(instrument.plot, data, layout, CONFIG);
   if (instrument.isMounted) return;
   instrument.isMounted = true;
+  const plot = /** @type {Plot} */ (instrument.plot);
   plot.on("plotly_relayout", (event) => {
     const [from, to] = [event["xaxis.range[0]"], event["xaxis.range[1]"]];
     if (typeof from === "number" && typeof to === "number") dispatch({ type: "zoom", range: { from, to } });

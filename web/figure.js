@@ -82,12 +82,23 @@ function dotTrace({ x, y }, colors) {
   };
 }
 
-/** Few grid lines, whatever the scale. @param {boolean} log @param {[number, number] | null} extent @param {Chart} chart */
+/**
+ * Few grid lines, whatever the scale.
+ * @param {boolean} log @param {[number, number] | null} extent @param {Chart} chart @returns {Record<string, unknown>}
+ */
 function ticksOf(log, extent, chart) {
-  if (!log) return { nticks: 5, ...(chart.isCount ? { tickformat: "~s" } : {}) };
+  if (extent && extent[0] === extent[1])
+    return { nticks: 4, tickformat: "~g", range: rangeAround(extent[0], log) };
+  if (!log) return chart.isCount ? { nticks: 5, tickformat: "~s", rangemode: "tozero" } : { nticks: 5 };
   const decades = extent && extent[0] > 0 ? Math.log10(extent[1] / extent[0]) : 0;
   if (decades < 0.7) return { nticks: 4, tickformat: "~g" };
   return decades < 1.5 ? { dtick: "D2", tickformat: "~g" } : { dtick: Math.ceil(decades / 4) };
+}
+
+/** What plotly chooses around a constant says nothing. @param {number} value @param {boolean} log */
+function rangeAround(value, log) {
+  if (log) return [Math.log10(value) - 1, Math.log10(value) + 1];
+  return value === 0 ? [0, 1] : [Math.min(0, 2 * value), Math.max(0, 2 * value)];
 }
 
 /**

@@ -63,7 +63,7 @@ export function createLoader({ state, dispatch, resume }) {
     reloadTimer = setTimeout(load, Math.max(0, lastLoad + RELOAD_EVERY_MS - performance.now()));
   }
 
-  /** Rows came that contradict what we hold. */
+  /** Rows came that we hold already, or that contradict them. */
   function onStale() {
     if (performance.now() > lastLoad + SETTLE_MS) reloadSoon();
   }

@@ -17,7 +17,8 @@ import { hashOf, viewOf } from "./view.js";
 /** @typedef {import("./state.js").Action} Action */
 /** @typedef {import("./state.js").RunDetail} RunDetail */
 
-const DRAW_EVERY_MS = 200; // a chart costs some 20 ms: a few a second leave the machine to the training
+const DRAW_EVERY_MS = 200;
+const REST_FOR_WORK = 3; // the machine is there for the training: the charts take a quarter of a core at most
 const LINK_WORDS = { connecting: "Connecting", live: "Live", lost: "Reconnecting" };
 
 const runId = decodeURIComponent(location.pathname.split("/").pop() ?? "");
@@ -30,7 +31,7 @@ let plotly = null;
 let live = null;
 /** @type {number | null} */
 let cursor = null;
-let [isScheduled, lastDrawn] = [false, 0];
+let [isScheduled, nextDraw] = [false, 0];
 
 const loader = createLoader({
   state: () => state,
@@ -50,6 +51,7 @@ function dispatch(action) {
   if (before.rank !== state.rank) void loader.load();
   if (shownIncident(before) !== shownIncident(state)) void loader.loadBadLayers();
   if (before.stale !== state.stale) loader.onStale();
+  if (before.news !== state.news) loader.reloadSoon();
   schedule();
 }
 
@@ -62,15 +64,24 @@ function dispatchFromCard(action) {
 function schedule() {
   if (isScheduled) return;
   isScheduled = true;
-  const wait = Math.max(0, lastDrawn + DRAW_EVERY_MS - performance.now());
+  const wait = Math.max(0, nextDraw - performance.now());
   setTimeout(() => requestAnimationFrame(draw), wait); // a hidden tab has no frames: nothing is drawn there
 }
 
 const buildCharts = chartBuilder(byId("charts"), byId("more-charts"), dispatch, schedule);
 
-function draw() {
-  isScheduled = false;
-  lastDrawn = performance.now();
+async function draw() {
+  try {
+    const work = await show();
+    nextDraw = performance.now() + Math.max(DRAW_EVERY_MS, work * REST_FOR_WORK);
+  } finally {
+    isScheduled = false;
+  }
+  if (state !== drawn) schedule();
+}
+
+/** @returns {Promise<number>} milliseconds of work on the charts */
+function show() {
   const [now, before] = [state, drawn];
   drawn = now;
   const changed = (/** @type {(keyof State)[]} */ ...keys) => keys.some((key) => before?.[key] !== now[key]);
@@ -88,7 +99,7 @@ function draw() {
   byId("view").hidden = !now.run;
   const instruments = buildCharts(chartsFor(now.run?.series ?? []));
   byId("more").hidden = !byId("more-charts").childElementCount;
-  drawCharts(plotly, instruments, now, dispatch, theme());
+  return drawCharts(plotly, instruments, now, dispatch, theme());
 }
 
 /** @param {RunDetail} run @param {RunDetail | null} before */

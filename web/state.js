@@ -15,12 +15,12 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
 
 /**
  * `range` null means follow; `detail` is the zoomed range at full resolution, once it has come. `logScale` holds
- * what the user chose, by series. `stale` counts the rows that tell of more than
- * they bring, or contradict what we hold: the page reads again then.
+ * what the user chose, by series. `stale` counts the rows that we hold already or
+ * that contradict them, `news` those that tell of more than they bring: the page reads again then.
  * @typedef {{runId: string, rank: number, run: RunDetail | null, problem: string | null, incidents: Incident[],
  *   incidentId: string | null, tracks: Tracks, gaps: Gap[], range: Range | null,
  *   detail: {range: Range, tracks: Tracks} | null, badLayers: BadLayer[], logScale: Record<string, boolean>, link: Link,
- *   stale: number, isLoaded: boolean}} State
+ *   stale: number, news: number, isLoaded: boolean}} State
  */
 
 /**
@@ -62,6 +62,7 @@ export function initialState(runId, view = {}) {
     logScale: {},
     link: "connecting",
     stale: 0,
+    news: 0,
     isLoaded: false,
     ...view,
   };
@@ -136,7 +137,7 @@ function withRows(state, action) {
   const isNews = names.some(
     (name) => leavesOut(state.tracks[name], action.steps[0]) || !isListed(state, name),
   );
-  return { ...state, tracks, stale: state.stale + Number(isNews) };
+  return { ...state, tracks, news: state.news + Number(isNews) };
 }
 
 /** Whether steps were passed over where none was before: the client may have declared them lost. @param {Track} track @param {number} step */

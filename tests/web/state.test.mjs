@@ -43,18 +43,18 @@ test("rows of steps that we have already ask for a reload", () => {
 
 test("rows that pass steps over are shown, and the reason is asked for once", () => {
   const state = after(loaded, rows([9, 10], 5, 5));
-  assert.deepEqual([state.stale, state.tracks.loss.step], [1, [0, 1, 2, 9, 10]]);
-  assert.equal(reduce(state, rows([11], 5)).stale, 1);
+  assert.deepEqual([state.news, state.tracks.loss.step], [1, [0, 1, 2, 9, 10]]);
+  assert.equal(reduce(state, rows([11], 5)).news, 1);
 });
 
 test("a client that reports every tenth step passes nothing over", () => {
   const series = { type: "series", answer: answer([0, 10, 20], [3, 2, 1]) };
-  assert.equal(after(series, rows([30, 40], 1, 1)).stale, 0);
+  assert.equal(after(series, rows([30, 40], 1, 1)).news, 0);
 });
 
 test("the first rows of a series that the run did not list ask for its new list", () => {
   const run = { type: "run", run: { runId: "run", series: [], lastStep: null } };
-  assert.equal(after(run, loaded, rows([3], 1)).stale, 1);
+  assert.equal(after(run, loaded, rows([3], 1)).news, 1);
 });
 
 test("zooming pauses following, new rows leave the range alone, following resumes", () => {
