@@ -98,7 +98,7 @@ function ticksOf(log, extent, chart) {
 /** What plotly chooses around a constant says nothing. @param {number} value @param {boolean} log */
 function rangeAround(value, log) {
   if (log) return [Math.log10(value) - 1, Math.log10(value) + 1];
-  return value === 0 ? [0, 1] : [Math.min(0, 2 * value), Math.max(0, 2 * value)];
+  return value === 0 ? [-0.04, 1] : [Math.min(0, 2 * value), Math.max(0, 2 * value)];
 }
 
 /**
