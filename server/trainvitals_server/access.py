@@ -25,6 +25,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trainvitals_server.body_limit import BodyLimit
 from trainvitals_server.errors import Forbidden, ServerError, Unauthorized
 from trainvitals_server.hosts import HostRules
 from trainvitals_server.responses import error_response
@@ -59,6 +60,7 @@ each link works once, for an hour.</p>
 def install(app: FastAPI, services: Services) -> None:
     """Put the gate before every route of `app` and add the login."""
     app.add_route(LOGIN_PATH, _login, methods=["GET"], include_in_schema=False)
+    app.add_middleware(BodyLimit)  # behind the gate: who may not speak is not listened to
     app.add_middleware(Access, gate=Gate(services, HostRules(services.config, _machine_names())))
 
 

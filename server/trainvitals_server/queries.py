@@ -17,6 +17,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
+from trainvitals import wire
 from trainvitals_server import export
 from trainvitals_server.answer import tell_answer
 from trainvitals_server.errors import BadRequest
@@ -41,7 +42,7 @@ Json = dict[str, Any]
 MAX_NAMES = 64  # series of one answer
 MAX_PIXELS = 10_000
 Names = Annotated[str | None, Query(max_length=16_000)]
-Rank = Annotated[int, Query(ge=0)]
+Rank = Annotated[int, Query(ge=0, le=wire.MAX_NUMBER)]
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
@@ -55,7 +56,7 @@ async def list_runs(
     tag: str | None = None,
     q: str | None = None,
     limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, le=wire.MAX_NUMBER)] = 0,
 ) -> JsonResponse:
     """Runs that match, the newest first; `q` is a text in a name, id, project, group or tag."""
     services = services_of(request)

@@ -190,12 +190,23 @@ def test_an_unknown_run_is_404_in_the_one_shape(site: Site, path: str) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    [{"pixels": 1}, {"pixels": "many"}, {"from": "nan"}, {"rank": -1}, {"names": ",".join("abcdefgh" * 9)}],
+    [
+        {"pixels": 1},
+        {"pixels": "many"},
+        {"from": "nan"},
+        {"rank": -1},
+        {"rank": 2**63},
+        {"names": ",".join("abcdefgh" * 9)},
+    ],
 )
 def test_a_question_that_makes_no_sense_is_400(site: Site, query: dict[str, str | float]) -> None:
     response = site.response("/five/series", **query)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "bad_request"
+
+
+def test_a_page_beyond_every_board_is_400(site: Site) -> None:
+    assert site.response("", offset=2**63).status_code == 400
 
 
 def test_the_board_has_every_run_with_its_curve_and_counts(site: Site) -> None:
