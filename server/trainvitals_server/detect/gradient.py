@@ -59,7 +59,7 @@ class GradientFold(msgspec.Struct):
         """Whether no row of these can be an explosion or a jump."""
         if not self.level.is_known or max(values) >= self.level.typical + EXPLODED_DECADES:
             return False
-        return max(values) < min(*values[:-1], self.quiet[-1]) + JUMP_DECADES if len(values) > 1 else False
+        return max(values) < min(*values, *self.quiet) + JUMP_DECADES
 
     def _take(self, steps: list[int], values: list[float]) -> None:
         self.quiet = [*self.quiet, *values][-QUIET_ROWS:]
@@ -96,10 +96,11 @@ class GradientFold(msgspec.Struct):
     def _epsilon(self, step: int, value: float, findings: list[Finding]) -> None:
         if self.epsilon_step is not None or len(self.quiet) < QUIET_ROWS or len(self.head) < HEAD_ROWS:
             return
-        if value < self.quiet[-1] + JUMP_DECADES or value < max(self.quiet) + JUMP_DECADES:
+        if value < min(self.quiet) + JUMP_DECADES:
             return
         start, calm = median(self.head), median(self.quiet)
-        if calm > start - DECAYED_DECADES:
+        edge = start - DECAYED_DECADES  # below it there is only round-off, whose jumps mean nothing
+        if calm > edge or value < max(edge, calm + JUMP_DECADES):
             return
         self.epsilon_step = step
         text = (
