@@ -59,7 +59,7 @@ class GradientFold(msgspec.Struct):
         """Whether no row of these can be an explosion or a jump."""
         if not self.level.is_known or max(values) >= self.level.typical + EXPLODED_DECADES:
             return False
-        return max(values) < min(*values, *self.quiet) + JUMP_DECADES
+        return max(values) < min([*values, *self.quiet]) + JUMP_DECADES
 
     def _take(self, steps: list[int], values: list[float]) -> None:
         self.quiet = [*self.quiet, *values][-QUIET_ROWS:]
