@@ -117,4 +117,4 @@ class GradientFold(msgspec.Struct):
 
 
 def _power(decades: float) -> float:
-    return 10.0 ** min(decades, 308.0)
+    return math.pow(10.0, min(decades, 308.0))
