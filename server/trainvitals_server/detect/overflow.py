@@ -13,6 +13,7 @@ import math
 import msgspec
 import numpy as np
 
+from trainvitals.wire import BoolArray
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.rows import Flags, flags_at
 from trainvitals_server.finding import Evidence, Finding
@@ -194,12 +195,13 @@ def _bad_rows(
     return bad, judged
 
 
-def _scale_moves(batch: Batch, last: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _scale_moves(batch: Batch, last: float) -> BoolArray:
     series = batch.columns.get("loss_scale")
     if series is None or not len(batch):
         return np.zeros(len(batch), dtype=bool)
     before = np.concatenate(([last], series.values[:-1]))
-    return series.present & (series.values != before)
+    moves: BoolArray = series.present & (series.values != before)
+    return moves
 
 
 def _gradient_is_bad(flags: Flags) -> bool:
