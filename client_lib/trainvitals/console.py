@@ -48,8 +48,8 @@ class Console:
         told = self._told.get(notice.incident_id)
         if notice.severity == "info" or told == notice.state:
             return None
-        link = f" -> {notice.url}" if notice.url else ""
-        kind = notice.kind.replace("_", " ")
+        link = f" -> {wire.clip(notice.url, 1000)}" if notice.url else ""
+        kind = wire.clip(notice.kind).replace("_", " ")
         if notice.state == "open":
             return f"{kind} since step {notice.onset_step}: {wire.clip(notice.verdict, 300)}{link}"
         if told is None:

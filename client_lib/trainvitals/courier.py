@@ -6,6 +6,7 @@ Shared by the live sender and by `sync`. It reads no clock (every call is told `
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -21,10 +22,12 @@ from trainvitals.transport import Link, LinkError, Transport, Unauthorized
 WINDOW_BYTES = 256 * 1024  # unacknowledged at once: fits socket buffers, so that a send does not block
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 30.0
+LONGEST_RETRY_S = 600.0  # however long a server, or whoever answers in its place, asks us to wait
 RARE_RETRY_S = 60.0  # for what a person must mend first: a token, a version
 HOLD_S = 0.1  # after a rejection: lets the answers to frames behind it come in before they are sent again
 ACK_TIMEOUT_S = 20.0  # no answer for so long: the connection is dead, whatever TCP thinks
 WELCOME_TIMEOUT_S = 15.0
+_MESSAGE_CHARS = 300  # of what a server says, in a line on somebody's terminal
 _PERMANENT = frozenset({"malformed", "too_large", "series_cap", "conflict"})
 
 Trouble = Literal["unreachable", "unauthorized", "protocol"]
@@ -224,15 +227,17 @@ class Courier:
             is_news = is_news or self._backlog.reject(seq, message.code)
             self._go_back(talk, seq, now + (HOLD_S if is_news else self._pause()))
         else:
-            wait = message.retry_after_s if message.retry_after_s is not None else self._pause()
+            asked = _asked(message.retry_after_s)
+            wait = self._pause() if asked is None else asked
             self._go_back(talk, self._backlog.acked_seq + 1, now + wait)
 
     def _refused(self, message: wire.Reject, now: float) -> None:
         """The Hello itself was not taken."""
         error = LinkError(f"the server refused this run: {message.message}")
         self._lose(error, now, "protocol" if message.code in _PERMANENT else "unreachable")
-        if message.retry_after_s is not None:
-            self._retry_at = now + message.retry_after_s
+        asked = _asked(message.retry_after_s)
+        if asked is not None:
+            self._retry_at = now + asked
 
     def _go_back(self, talk: _Talk, seq: int, hold_until: float) -> None:
         talk.next_seq = min(talk.next_seq, seq)
@@ -273,15 +278,20 @@ class Courier:
         if isinstance(error, Unauthorized):
             trouble = "unauthorized"
         if self.failure is None or self.failure.trouble != trouble:
-            self.failure = Failure(trouble, str(error), now)
+            self.failure = Failure(trouble, wire.clip(str(error), _MESSAGE_CHARS), now)
         wait = self._pause() if trouble == "unreachable" else RARE_RETRY_S * self._random.uniform(0.5, 1.0)
-        self._retry_at = now + max(wait, error.retry_after_s or 0.0)
+        self._retry_at = now + max(wait, _asked(error.retry_after_s) or 0.0)
 
     def _pause(self) -> float:
         """Return how long to wait after one more failure: doubling, with jitter, so that clients spread."""
         pause = min(FIRST_RETRY_S * 2.0 ** min(self._failures, 16), LAST_RETRY_S)
         self._failures += 1
         return pause * self._random.uniform(0.5, 1.0)
+
+
+def _asked(seconds: float | None) -> float | None:
+    """Return how long we are asked to wait, within reason; None where nothing sensible is asked."""
+    return None if seconds is None or math.isnan(seconds) else min(max(seconds, 0.0), LONGEST_RETRY_S)
 
 
 def _run(talk: _Talk, hello: bytes, wake: Callable[[], None]) -> None:

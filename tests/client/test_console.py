@@ -48,6 +48,14 @@ def test_an_incident_is_one_line_at_its_onset_and_one_at_its_end() -> None:
     ]
 
 
+def test_a_server_cannot_steer_the_terminal() -> None:
+    terminal = Terminal()
+    nasty = replace(NOTICE, kind="\x1b]0;k\x07", verdict="\x1b[2J\n", url="http://h/\x1b[31m\n")
+    Console(lambda: terminal).tell(nasty, now=0.0)
+    assert len(terminal.lines) == 1
+    assert terminal.lines[0].isprintable()
+
+
 def test_an_alarm_that_was_wrong_is_taken_back() -> None:
     terminal = Terminal()
     console = Console(lambda: terminal)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 from client_rows import hello, steps, told
 from trainvitals import wire
 from trainvitals.backlog import Backlog, NoShelf
-from trainvitals.courier import LAST_RETRY_S, RARE_RETRY_S, WINDOW_BYTES, Courier, Notice
+from trainvitals.courier import (
+    FIRST_RETRY_S,
+    LAST_RETRY_S,
+    LONGEST_RETRY_S,
+    RARE_RETRY_S,
+    WINDOW_BYTES,
+    Courier,
+    Notice,
+)
 from trainvitals.transport import Link, LinkError, MemoryTransport, Overloaded, Unauthorized
 from wire_server import Store, end_of
 
@@ -204,6 +213,42 @@ def test_a_busy_server_is_asked_again_after_the_time_it_names() -> None:
     began = talk.now
     talk.settle()
     assert 3.0 <= talk.now - began < 4.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "waited"),
+    [(1e300, LONGEST_RETRY_S), (math.inf, LONGEST_RETRY_S), (-5.0, 0.0), (math.nan, FIRST_RETRY_S / 2)],
+)
+def test_a_time_that_makes_no_sense_is_bounded(asked: float, waited: float) -> None:
+    talk = Talk()
+    talk.make(2)
+    hello, rows = (wire.Reject(code="busy", message="", retry_after_s=asked) for _ in range(2))
+    answers: list[tuple[type, wire.Reject]] = [(wire.Steps, rows), (wire.Hello, hello)]
+    talk.store.refuse = lambda frame: (
+        answers.pop()[1] if answers and isinstance(frame, answers[-1][0]) else None
+    )
+    began = talk.now
+    talk.settle()
+    assert 2 * waited <= talk.now - began <= 2 * waited + 2.0
+
+
+def test_a_proxy_that_asks_for_an_age_is_asked_again_within_minutes() -> None:
+    talk = Talk()
+    talk.problem = Overloaded("503", retry_after_s=1e23)
+    talk.make(1)
+    while len(talk.opened_at) < 2:
+        talk.turn()
+    assert talk.opened_at[1] - talk.opened_at[0] == LONGEST_RETRY_S
+
+
+def test_what_a_server_says_reaches_the_log_without_control_characters_and_bounded() -> None:
+    talk = Talk()
+    talk.problem = LinkError("\x1b[2J" + "x" * 5000)
+    talk.make(1)
+    while talk.courier.failure is None:
+        talk.turn()
+    assert "\x1b" not in talk.courier.failure.message
+    assert len(talk.courier.failure.message) <= 300
 
 
 def test_a_server_that_says_nothing_is_left_and_tried_again() -> None:
