@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
+import httpx
+
 from trainvitals_server.errors import BadRequest
 from trainvitals_server.finding import Severity
 
@@ -50,6 +52,12 @@ def check_url(url: str) -> str:
         raise BadRequest(f"a webhook's url names a host; {url[:80]!r} does not")
     if parts.username is not None or parts.password is not None:
         raise BadRequest("a webhook's url must not carry a user name or password: they would be logged")
+    try:
+        host = httpx.URL(url).host  # as it will be asked for
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise BadRequest(f"{url[:80]!r} is no url: {error}") from None
+    if "%" in host or " " in host:
+        raise BadRequest(f"{url[:80]!r} is no url: its host is no name")
     return url
 
 
@@ -69,11 +77,16 @@ def mask_secret(secret: str) -> str:
 
 
 def mask_url(endpoint: Endpoint) -> str:
-    """Return the address to show: Slack's and Discord's end in what lets anybody post there."""
-    if endpoint.format == "generic":
-        return endpoint.url
-    parts = _split(endpoint.url)
-    return f"{parts.scheme}://{parts.netloc}/...{endpoint.url[-_SHOWN_CHARS:]}"
+    """Return the address to show.
+
+    Slack's and Discord's end in what lets anybody post there, and so may what stands behind a `?` or `#`.
+    """
+    parts, end = _split(endpoint.url), f"...{endpoint.url[-_SHOWN_CHARS:]}"
+    if endpoint.format != "generic":
+        return f"{parts.scheme}://{parts.netloc}/{end}"
+    if parts.query or parts.fragment:
+        return f"{parts.scheme}://{parts.netloc}{parts.path}?{end}"
+    return endpoint.url
 
 
 def _split(url: str) -> SplitResult:

@@ -44,6 +44,10 @@ def test_what_can_be_posted_to_is_accepted(url: str) -> None:
         ("http://@example.org/", "must not carry a user name"),
         ("http://example.org:99999/", "is no url"),
         ("http://[::1/", "is no url"),
+        ("http://a b/", "its host is no name"),
+        ("http://%31%32%37.0.0.1/", "its host is no name"),
+        ("http://xn--/", "is no url"),
+        ("http://example.org/\0", "is no url"),
         ("http://a/" + "x" * 2040, "at most 2048 characters, not 2049"),
     ],
 )
@@ -60,3 +64,5 @@ def test_only_the_addresses_that_are_secrets_are_masked() -> None:
     assert mask_url(endpoint("https://example.org/hook")) == "https://example.org/hook"
     slack = endpoint("https://hooks.slack.com/services/T/B/secret", format="slack")
     assert mask_url(slack) == "https://hooks.slack.com/...cret"
+    assert mask_url(endpoint("https://example.org/hook?token=secret")) == "https://example.org/hook?...cret"
+    assert mask_url(endpoint("https://example.org/hook#secret")) == "https://example.org/hook?...cret"

@@ -183,7 +183,8 @@ def test_a_change_leaves_what_it_does_not_name(server: ServerProcess, hook: Rece
     [
         ("https://hooks.slack.com/services/T0/B0/secretpart", "slack", "https://hooks.slack.com/...part"),
         ("https://discord.com/api/webhooks/1/secretpart", "discord", "https://discord.com/...part"),
-        ("https://example.org/hook?key=1", "generic", "https://example.org/hook?key=1"),
+        ("https://example.org/hook?key=secretpart", "generic", "https://example.org/hook?...part"),
+        ("https://example.org/hook", "generic", "https://example.org/hook"),
     ],
 )
 def test_the_address_tells_the_format_and_capability_urls_are_masked(
