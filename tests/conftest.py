@@ -23,6 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fail-on-skip", action="store_true", help="fail if any test was skipped")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what drives a browser last: from its start to its end Playwright keeps an event loop running, and
+    no asynchronous test could run its own.
+    """
+    items.sort(key=lambda item: "browser" in getattr(item, "fixturenames", ()))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run that was to be whole, where a missing tool or device made a test skip itself."""
     if not session.config.getoption("--fail-on-skip"):
