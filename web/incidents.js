@@ -218,9 +218,19 @@ function otherCauses(causes) {
 function why({ why: reasons, evidence: items }, dispatch) {
   const rows = reasons.map((reason, i) => {
     const step = items.find((item) => item.text === reason)?.step ?? null;
-    return h("li", {}, clipped(reason, MAX_TEXT), " ", stepLink(step, `why ${i}`, dispatch));
+    return h("li", {}, ...linked(clipped(reason, MAX_TEXT), step, stepLink(step, `why ${i}`, dispatch)));
   });
   return h("ul", {}, ...rows);
+}
+
+/**
+ * The text with its link: in place of the words "step 7" where it says them, else behind it.
+ * @template T @param {string} text @param {number | null} step @param {T} link @returns {(string | T)[]}
+ */
+export function linked(text, step, link) {
+  const found = step === null ? null : new RegExp(`\\bstep ${step}\\b`).exec(text);
+  if (!found) return [text, " ", link];
+  return [text.slice(0, found.index), link, text.slice(found.index + found[0].length)];
 }
 
 /** @param {number | null} step @param {string} key @param {Dispatch} dispatch */
