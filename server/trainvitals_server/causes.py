@@ -8,81 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
-from trainvitals.wire import Environment, Layer
+from trainvitals_server.case import Case, Context, Guess
 from trainvitals_server.catalogue import CATALOGUE
-from trainvitals_server.detect.rates import RateSummary
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.incident import Cause, Incident
-from trainvitals_server.suspects import LOSS, Suspect, suspects_of
+from trainvitals_server.suspects import LOSS, suspects_of
 
 MAX_CAUSES = 4
-NONFINITE_KINDS = frozenset({"sudden_nan", "nonfinite_gradient", "nonfinite_weight", "bad_batch"})
-GROWING_KINDS = frozenset({"gradual_divergence", "fast_divergence", "exploding_gradient"})
 TINY_EPSILON = 1e-7  # Keras' default; the trouble begins where sqrt(v) comes near it
 ADAM_LIKE = ("Adam", "AdamW", "Nadam", "Adamax", "RMSprop", "Adagrad", "LAMB", "Lamb")
 CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 RECURRENT = ("RNN", "LSTM", "GRU")
 RECENT_STEPS = 200  # a learning rate raised so shortly before the onset is part of the story
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What is known about the run beside its rows."""
-
-    environment: Environment = field(default_factory=Environment)
-    layers: tuple[Layer, ...] = ()
-    checkpoints: tuple[int, ...] = ()
-    rates: RateSummary = field(default_factory=RateSummary)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One incident with its context, and what follows from both."""
-
-    incident: Incident
-    context: Context
-    facts: Flags
-    suspects: list[Suspect]
-
-    @property
-    def is_growing(self) -> bool:
-        """Whether the trouble grew out of finite values."""
-        kind = self.incident.kind
-        return kind in GROWING_KINDS or (kind == "immediate_blowup" and "height" in self.facts)
-
-    @property
-    def is_nonfinite(self) -> bool:
-        """Whether it came out of the blue, non-finite."""
-        kind = self.incident.kind
-        return kind in NONFINITE_KINDS or (kind == "immediate_blowup" and not self.is_growing)
-
-    @property
-    def is_half(self) -> bool:
-        """Whether the run computes in float16."""
-        policy = self.context.environment.dtype_policy
-        return "float16" in policy and "bfloat16" not in policy
-
-    @property
-    def is_loss_bad(self) -> bool:
-        """Whether the loss itself was not finite in the row that gave it away."""
-        return bool(self.facts.get("loss_nonfinite"))
-
-    def of_kind(self, *kinds: str) -> list[Suspect]:
-        """Return the suspects of these kinds, unguarded ones first."""
-        return [suspect for suspect in self.suspects if suspect.kind in kinds]
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """A cause before it gets its texts."""
-
-    cause: str
-    confidence: float
-    supports: list[str] = field(default_factory=list)
-    against: list[str] = field(default_factory=list)
-    layer: str | None = None
 
 
 def open_case(incident: Incident, context: Context) -> Case:

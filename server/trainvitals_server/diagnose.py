@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from trainvitals_server.case import Case, Context, Guess
 from trainvitals_server.catalogue import CATALOGUE
-from trainvitals_server.causes import Case, Context, Guess, open_case, rank, with_texts
+from trainvitals_server.causes import open_case, rank, with_texts
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.incident import Incident, Weights
 from trainvitals_server.verdicts import verdict_of

@@ -14,7 +14,7 @@ import numpy as np
 from trainvitals.wire import Bye, Environment, Event, Hello, Layer, Layout
 from trainvitals_server.batch import Batch
 from trainvitals_server.book import Book, precedence
-from trainvitals_server.causes import Context
+from trainvitals_server.case import Context
 from trainvitals_server.detect.gradient import GradientFold
 from trainvitals_server.detect.loss import LossFold
 from trainvitals_server.detect.overflow import OverflowFold

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from trainvitals_server.causes import Case
+from trainvitals_server.case import Case
 
 FAR_AWAY_ROWS = 1e5  # a forecast beyond it says nothing
 

@@ -18,8 +18,9 @@ from traces import (
 )
 from trainvitals.wire import Environment, Layer
 from trainvitals_server.batch import Batch
+from trainvitals_server.case import Guess
 from trainvitals_server.catalogue import CATALOGUE
-from trainvitals_server.causes import Guess, with_texts
+from trainvitals_server.causes import with_texts
 from trainvitals_server.fold import scan
 from trainvitals_server.incident import Incident
 from trainvitals_server.suspects import LOSS, suspects_of
