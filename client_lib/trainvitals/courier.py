@@ -60,6 +60,7 @@ class _Talk:
     heard_at: float = 0.0
     in_flight: deque[tuple[int, int]] = field(default_factory=deque)  # (last_seq, bytes)
     in_flight_bytes: int = 0
+    amended: set[int] = field(default_factory=set)  # sent in full, then cut down to what the server takes
 
 
 class Courier:
@@ -205,6 +206,7 @@ class Courier:
         if seq > self._backlog.acked_seq:
             self._failures = 0
         self._backlog.ack(seq)
+        talk.amended = {one for one in talk.amended if one > seq}
         while talk.in_flight and talk.in_flight[0][0] <= seq:
             talk.in_flight_bytes -= talk.in_flight.popleft()[1]
         talk.next_seq = max(talk.next_seq, self._backlog.acked_seq + 1)
@@ -223,13 +225,27 @@ class Courier:
             self._go_back(talk, expected, now + HOLD_S)
         elif message.code in _PERMANENT:
             seq = message.seq or message.expected_seq or self._backlog.acked_seq + 1
-            is_news = message.code == "series_cap" and self._backlog.amend(seq, self._salvage)
+            is_news = message.code == "series_cap" and self._amend(talk, seq)
             is_news = is_news or self._backlog.reject(seq, message.code)
             self._go_back(talk, seq, now + (HOLD_S if is_news else self._pause()))
         else:
             asked = _asked(message.retry_after_s)
             wait = self._pause() if asked is None else asked
             self._go_back(talk, self._backlog.acked_seq + 1, now + wait)
+
+    def _amend(self, talk: _Talk, seq: int) -> bool:
+        """Keep what can be kept of the frame `seq`, and of those sent behind it: all bring too much."""
+        if seq in talk.amended:
+            talk.amended.discard(seq)  # this is about the copy that was sent before
+            return True
+        if not self._backlog.amend(seq, self._salvage):
+            return False
+        for frame in self._backlog.frames_from(seq + 1):
+            if frame.seq >= talk.next_seq:
+                break
+            if self._backlog.amend(frame.seq, self._salvage):
+                talk.amended.add(frame.seq)
+        return True
 
     def _refused(self, message: wire.Reject, now: float) -> None:
         """The Hello itself was not taken."""

@@ -26,20 +26,21 @@ class Gate:
 
     def __init__(self, acked_seq: Callable[[], int]) -> None:
         self._acked_seq = acked_seq
-        self._first_seq: dict[str, int] = {}
+        self._known: dict[str, None] = {}  # what was let through, in order
+        self._first_seq: dict[str, int] = {}  # the frame that brought a series
         self._allowed: frozenset[str] | None = None
         self._latest: tuple[str, ...] = ()
+        self._noted: tuple[str, ...] = ()
 
-    def admit(self, rows: Rows, seq: int) -> Rows:
-        """Return `rows` with the series that may go out in frame `seq`."""
+    def admit(self, rows: Rows) -> Rows:
+        """Return `rows` with the series that may go out."""
         names = (*rows.columns, *rows.layer_columns)
         if self._allowed is None and names == self._latest:
             return rows  # the usual case: the same series as before
         if self._allowed is None:
-            for name in names[: wire.MAX_COLUMNS]:
-                self._first_seq.setdefault(name, seq)
-            if len(self._first_seq) > MAX_SERIES:
-                self._allowed = ALWAYS | frozenset(list(self._first_seq)[:MAX_SERIES])
+            self._known.update(dict.fromkeys(names[: wire.MAX_COLUMNS]))
+            if len(self._known) > MAX_SERIES:
+                self._allowed = ALWAYS | frozenset(list(self._known)[:MAX_SERIES])
         passing = self._passing(names)
         if len(passing) == len(names):
             self._latest = names
@@ -50,14 +51,25 @@ class Gate:
             layer_columns={name: cells for name, cells in rows.layer_columns.items() if name in passing},
         )
 
+    def note(self, columns: Iterable[str], layer_columns: Iterable[str], seq: int) -> None:
+        """Remember that frame `seq` brings these series: once it is acknowledged, the server has them."""
+        names = (*columns, *layer_columns)
+        if names != self._noted:
+            self._noted = names
+            for name in names:
+                self._first_seq.setdefault(wire.clip(name), seq)
+
     def salvage(self, frame: wire.Steps) -> wire.Steps | None:
         """Return what can be kept of a frame that had a series too many; None when that is nothing new."""
         acked = self._acked_seq()
-        taken = {wire.clip(name) for name, seq in self._first_seq.items() if seq <= acked}
-        self._allowed = ALWAYS | taken
-        passing = self._passing([*frame.columns, *frame.layer_columns])
-        if not passing or len(passing) == len(frame.columns) + len(frame.layer_columns):
+        self._allowed = ALWAYS | {name for name, seq in self._first_seq.items() if seq <= acked}
+        names = [*frame.columns, *frame.layer_columns]
+        passing = self._passing(names)
+        if not passing or len(passing) == len(names):
             return None
+        for name in names:
+            if name not in passing:
+                self._first_seq.pop(name, None)  # its frame will be acknowledged, but without it
         return replace(
             frame,
             columns={name: column for name, column in frame.columns.items() if name in passing},
@@ -66,5 +78,7 @@ class Gate:
 
     def _passing(self, names: Iterable[str]) -> set[str]:
         allowed = self._allowed
-        passing = [name for name in names if allowed is None or name in allowed]
+        if allowed is None:
+            return set(list(names)[: wire.MAX_COLUMNS])
+        passing = [name for name in names if name in allowed or wire.clip(name) in allowed]
         return set(passing[: wire.MAX_COLUMNS])

@@ -123,7 +123,8 @@ def _upload(
     spool = Spool.load(folder)
     backlog = Backlog(spool, last_seq=spool.last_seq, layouts=layouts)
     first = spool.first_seq or 1
-    gaps = _declared(backlog, first)
+    gate = Gate(lambda: backlog.acked_seq)
+    gaps = _survey(backlog, first, gate)
     wake = threading.Event()
     courier = Courier(
         backlog,
@@ -131,7 +132,7 @@ def _upload(
         lambda: wire.encode(replace(hello, late=True)),
         on_notice=lambda notice: None,
         wake=wake.set,
-        salvage=Gate(lambda: 0).salvage,
+        salvage=gate.salvage,
     )
     _converse(courier, backlog, wake, clock)
     had = courier.welcome_seq or 0
@@ -162,12 +163,15 @@ def _converse(courier: Courier, backlog: Backlog, wake: threading.Event, clock: 
     courier.close()
 
 
-def _declared(backlog: Backlog, first_seq: int) -> Counter[str]:
-    """Count the frames that the spool itself knows to be lost, by reason."""
+def _survey(backlog: Backlog, first_seq: int, gate: Gate) -> Counter[str]:
+    """Count the frames that the spool knows to be lost, by reason; tell `gate` what the others bring."""
     lost: Counter[str] = Counter()
     for frame in backlog.frames_from(first_seq):
-        if frame.kind == "gap":
-            gap = wire.decode_client(frame.payload)
-            assert isinstance(gap, wire.Gap)
-            lost[gap.reason] += gap.last_seq - gap.seq + 1
+        if frame.kind not in ("gap", "steps"):
+            continue
+        message = wire.decode_client(frame.payload)
+        if isinstance(message, wire.Steps):
+            gate.note(message.columns, message.layer_columns, frame.seq)
+        elif isinstance(message, wire.Gap):
+            lost[message.reason] += message.last_seq - message.seq + 1
     return lost

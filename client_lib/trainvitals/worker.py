@@ -172,9 +172,11 @@ class Worker:
             return
         for piece in pieces:
             try:
-                self._backlog.append(partial(to_frame, piece), now)
+                frame = self._backlog.append(partial(to_frame, piece), now)
             except _UNSENDABLE as error:
                 self._invalid([piece], str(error), now)
+            else:
+                self._gate.note(piece.columns, piece.layer_columns, frame.seq)
 
     def _fitting(self, rows: Rows, now: float) -> Rows:
         """Return `rows` without layer columns that fit no layout: the server would refuse the frame."""
@@ -186,7 +188,7 @@ class Worker:
         return replace_fields(rows, layer_columns={})
 
     def _admitted(self, rows: Rows) -> Rows:
-        passing = self._gate.admit(rows, self._backlog.last_seq + 1)
+        passing = self._gate.admit(rows)
         if passing is not rows:
             self._intake.count("series_cap", len(rows))
         return passing

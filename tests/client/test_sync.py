@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,22 @@ def test_a_server_that_never_saw_the_beginning_gets_the_layout_and_is_told_of_th
     assert isinstance(gap, wire.Gap)
     assert (gap.seq, gap.last_seq) == (2, 5)
     assert told(rest) == [6, 7, 8, 9, 10]
+
+
+def test_a_metric_that_is_named_by_its_step_costs_no_series_that_the_server_takes(tmp_path: Path) -> None:
+    head = [wire.encode(hello(session_id="a"))]
+    spool = Spool(session_directory(tmp_path / "spool", "run", "a"), lambda: head)
+    cells = wire.Column.pack([1.0])
+    for seq in range(1, 101):
+        columns = {"loss": cells, "accuracy_running": cells, f"metric_{seq}": cells}
+        spool.append([frame_of(wire.Steps(seq=seq, first_step=seq, count=1, columns=columns))])
+    spool.close()
+    with running_server(tmp_path / "data", "--max-series", "20") as server:
+        assert sync(tmp_path / "spool", server.url) == 0
+        address = f"{server.url}/api/v1/runs/run/export.csv?names=accuracy_running"
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            table = answer.read().decode().splitlines()
+    assert [row.split(",")[2] for row in table[1:]] == ["1.0"] * 100
 
 
 def test_damage_is_declared_and_the_rest_arrives(tmp_path: Path) -> None:
