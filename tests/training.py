@@ -47,9 +47,6 @@ class RecordingSender:
     def bye(self, status: str, step: int | None, error: str = "") -> None:
         self.byes.append((status, step, error))
 
-    def update_hello(self, environment: wire.Environment) -> None:
-        pass
-
     @property
     def steps(self) -> list[int]:
         """Return the step of every row, in the order in which they came."""

@@ -6,8 +6,11 @@ Everything here runs in the training thread, between two executions of the train
 from __future__ import annotations
 
 import logging
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ import numpy as np
 from trainvitals.probe.decode import Decoded
 from trainvitals.probe.environment import describe
 from trainvitals.probe.keras3 import Probe
+from trainvitals.probe.optimizers import scaling_of, updates_of
 from trainvitals.probe.types import Model, Value
 from trainvitals.rows import Cells, Rows
 from trainvitals.session import Session
@@ -23,6 +27,8 @@ READ_EVERY_S = 0.05
 READ_SHARE = 0.01  # reading may take one hundredth of the time; slower reads come less often
 STARTUP_PROMISE_S = 600.0  # the first step compiles
 VALIDATION_PROMISE_S = 600.0
+CHECKPOINT_PROMISE_S = 600.0
+ABANDON_MARK = "_trainvitals_abandon"  # on our train function: ends the `fit` that it was made for
 SMALLEST_PROMISE_S = 15.0
 PROMISE_STEPS = 20  # so many times the last step's time may pass before a step is late
 
@@ -46,24 +52,40 @@ class Fit:
         self._limit = 1
         self._is_off = False
         self._is_armed = False  # Keras is about to call the train function in a `fit` of ours
+        self._is_waiting = False  # for the first epoch of this `fit`
+        self._epoch_data: Callable[[], object] = _nothing  # the iterator that this epoch's batches come from
+        self._knows_first_step = False
+        self._thread = 0
         self._promised_until = 0.0
+        session.when_left(self._read_rest)
 
     def begin(self, model: Model, params: Mapping[str, Any]) -> None:
-        """Install the probe and open the session."""
+        """Install the probe."""
+        getattr(model.train_function, ABANDON_MARK, self.abandon)()
+        self.abandon()
         self._model, self._params = model, params
-        self._session.open(describe(model, params, {}, self._session.identity.config))
-        self._probe.install(model, self._step, self._around)
+        self._probe.install(model, self._around, self._watch_save)
         self._limit = max(1, self._probe.capacity // 2 // int(model.steps_per_execution))
         self._executions, self._logs = [], {}
-        self._promise(STARTUP_PROMISE_S)
-        self.start_clock()
+        self._is_waiting, self._thread = True, threading.get_ident()
 
-    def start_clock(self) -> None:
+    def abandon(self) -> None:
+        """End what an exception left behind: Keras tells nobody."""
+        self._session.read_rest()
+        self._session.leave()
+        self._probe.remove()
+
+    def begin_epoch(self, epoch: int) -> None:
         """Let the next execution's time begin now."""
+        if self._is_waiting:
+            self._open(epoch)
+        self._epoch_data = _nothing
         self._clock = time.perf_counter()
 
     def arm(self) -> None:
         """Expect one call of the train function: outside a `fit` of ours it reports nothing."""
+        if self._is_waiting:
+            self._open(0)
         self._is_armed = True
 
     def hurry(self, *, is_training_thread: bool) -> None:
@@ -95,9 +117,11 @@ class Fit:
 
     def end(self) -> None:
         """Send the last rows, restore the model, say goodbye."""
+        if self._is_waiting:
+            self._open(0)
         self.read()
         self._probe.remove()
-        self._session.bye("stopped" if self._session.stop_requested else "finished", self._last_step)
+        self._session.bye("stopped" if self._session.stop_requested else "finished")
 
     def read(self) -> None:
         """Take the new rows out of the ring and hand them to the sender."""
@@ -115,15 +139,45 @@ class Fit:
         if executions and now > self._promised_until:
             self._promise(max(SMALLEST_PROMISE_S, PROMISE_STEPS * executions[-1][1]))
 
-    @property
-    def _last_step(self) -> int | None:
-        return self._step - 1 if self._step else None
+    def _open(self, epoch: int) -> None:
+        """Open the session: by the first epoch every callback has restored what it restores."""
+        self._is_waiting = False
+        model, identity = self._model, self._session.identity
+        first_step = 0
+        if not self._knows_first_step:
+            self._knows_first_step = True
+            self._step = first_step = identity.first_step(
+                updates=updates_of(model.optimizer),
+                is_exact=scaling_of(model.optimizer) != "dynamic",
+                whole_epochs=epoch * int(self._params.get("steps") or 0),
+            )
+        self._session.open(describe(model, self._params, {}, identity.config), first_step)
+        self._probe.begin(self._step)
+        self._promise(STARTUP_PROMISE_S)
+
+    def _read_rest(self) -> None:
+        if self._executions:
+            self._guarded(self.read)
+
+    @contextmanager
+    def _watch_save(self, path: str) -> Iterator[None]:
+        """Tell of a checkpoint once it is written, with the last step that is in it."""
+        is_seen = threading.get_ident() == self._thread and self._session.is_open
+        if is_seen:
+            self._guarded(self.read)
+            self._promise(CHECKPOINT_PROMISE_S, "checkpoint")
+        step = self._session.last_step
+        yield
+        if is_seen:
+            if step is not None:
+                self._session.sender.event("checkpoint", step, {"path": path})
+            self._promise(STARTUP_PROMISE_S)
 
     def _around(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def train_function(iterator: Value) -> Value:
-            if not self._is_armed:
+            if not self._takes(iterator):
+                self._read_rest()
                 return function(iterator)
-            self._is_armed = False
             try:
                 logs = function(iterator)
             except BaseException as error:
@@ -132,7 +186,20 @@ class Fit:
             self._after(logs)
             return logs
 
+        setattr(train_function, ABANDON_MARK, self.abandon)
         return train_function
+
+    def _takes(self, iterator: Value) -> bool:
+        """Return whether this call is Keras's next step in a `fit` of ours.
+
+        After an exception between two batches we may still be armed: then the data is not that of our epoch.
+        """
+        is_armed, self._is_armed = self._is_armed, False
+        epoch_data = self._epoch_data()
+        if is_armed and epoch_data is None:
+            with suppress(TypeError):  # an iterator of another make: then we are as sure as we can be
+                self._epoch_data = weakref.ref(iterator)
+        return is_armed and (epoch_data is None or epoch_data is iterator)
 
     def _after(self, logs: Value) -> None:
         """Note one execution; the only thing that happens on the host in every step."""
@@ -151,7 +218,7 @@ class Fit:
         if isinstance(error, StopIteration) or type(error).__name__ == "OutOfRangeError":
             return
         self._guarded(self.read)
-        self._guarded(lambda: self._session.leave(self._last_step, error))
+        self._guarded(lambda: self._session.leave(error))
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -180,6 +247,7 @@ class Fit:
         if first > self._step:
             self._session.sender.lost("ring_overflow", self._step, first - 1, first - self._step)
         self._step = last + 1
+        self._session.last_step = last
         ends, seconds = self._clock_of(len(piece.steps), executions, now)
         columns = {**piece.columns, **dict(self._running(len(piece.steps)))}
         if executions:
@@ -208,6 +276,10 @@ class Fit:
         for name, value in self._logs.items():
             if name != "loss" and _is_number(value):
                 yield f"{name}_running", (np.full(count, float(value)), present)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _batch_size(pieces: list[Decoded]) -> int | None:

@@ -38,13 +38,14 @@ class Identity:
     config: dict[str, wire.Scalar]
     rank: int
     is_resumable: bool  # the user named the run: it may have begun in another process
+    resume_step: int | None = None
 
     @property
     def dashboard_url(self) -> str:
         """Return the address of the run's page."""
         return f"{self.url}/runs/{quote(self.run_id, safe='')}"
 
-    def hello(self) -> wire.Hello:
+    def hello(self, resume_step: int | None = None) -> wire.Hello:
         """Return the Hello of a new session; the sender gives it its ordinal."""
         now = time.time()
         return wire.Hello(
@@ -56,12 +57,28 @@ class Identity:
             tags=list(self.tags),
             rank=self.rank,
             world_size=self.rank + 1,
+            resume_step=resume_step,
             started_at=now,
         )
 
     def copy(self) -> Identity:
         """Return the same options with a run id of its own: a copied reporter is another run."""
-        return replace(self, run_id=new_run_id(), is_resumable=False)
+        return replace(self, run_id=new_run_id(), is_resumable=False, resume_step=None)
+
+    def first_step(self, *, updates: int, is_exact: bool, whole_epochs: int) -> int:
+        """Return the global step with which this process begins; 0 unless it goes on with an earlier one.
+
+        Args:
+            updates: How often the restored optimizer was applied. Updates that a loss scaler skipped are not
+                in it: with one it is not `is_exact`.
+            is_exact: Whether each step is an update.
+            whole_epochs: How many steps the epochs before the first one of this `fit` had.
+        """
+        if self.resume_step is not None:
+            return self.resume_step
+        if not self.is_resumable:
+            return 0
+        return updates if updates and is_exact else max(updates, whole_epochs)
 
 
 def new_run_id() -> str:
@@ -80,6 +97,7 @@ def identify(
     config: Mapping[str, object] | None,
     group: str | None,
     rank: int | None,
+    resume_step: int | None = None,
 ) -> Identity:
     """Return the checked options. `TRAINVITALS_URL` and `TRAINVITALS_TOKEN` fill in what is not given.
 
@@ -99,6 +117,7 @@ def identify(
         _check_text("tag", tag)
     if rank is not None and (not isinstance(rank, int) or rank < 0):
         raise ValueError(f"rank must be a whole number from 0, not {rank!r}")
+    _check_step(resume_step)
     return Identity(
         url=_check_url(url or os.environ.get("TRAINVITALS_URL") or DEFAULT_URL),
         token=token or os.environ.get("TRAINVITALS_TOKEN") or None,
@@ -110,6 +129,7 @@ def identify(
         config=flat_scalars(config or {}),
         rank=rank or 0,
         is_resumable=run_id is not None,
+        resume_step=None if resume_step is None else int(resume_step),
     )
 
 
@@ -158,6 +178,15 @@ def _check_text(label: str, text: object) -> None:
         raise ValueError(f"{label} must not be empty")
     if label == "run_id" and len(text) > wire.MAX_NAME_CHARS:
         raise ValueError(f"run_id has {len(text)} characters; the limit is {wire.MAX_NAME_CHARS}")
+
+
+def _check_step(step: object) -> None:
+    if step is None:
+        return
+    if isinstance(step, bool) or not isinstance(step, int | np.integer):
+        raise TypeError(f"resume_step must be a whole number, not {step!r}")
+    if not 0 <= step <= wire.MAX_STEP:
+        raise ValueError(f"resume_step must be from 0 to {wire.MAX_STEP}, not {step!r}")
 
 
 def _check_url(url: str) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from trainvitals import wire
 from trainvitals.identity import identify
 from trainvitals.probe.loop import LoopProbe
+from trainvitals.probe.optimizers import updates_of
 from trainvitals.probe.types import Optimizer, Tensor
 from trainvitals.rows import Cells, Rows
 from trainvitals.session import Session
@@ -53,6 +54,7 @@ class Reporter:
         on_incident: Callable[[wire.IncidentNotice], None] | None = None,
         spool_dir: str | Path | None = None,
         rank: int | None = None,
+        resume_step: int | None = None,
         console: bool = True,
     ) -> None:
         identity = identify(
@@ -65,16 +67,19 @@ class Reporter:
             config=config,
             group=group,
             rank=rank,
+            resume_step=resume_step,
         )
         self._session = Session(identity, on_incident=on_incident, spool_dir=spool_dir, console=console)
         self._probe = LoopProbe()
         self._steps: list[tuple[int, float, float, Mapping[str, Any]]] = []  # (step, end, seconds, metrics)
-        self._step = 0
+        self._step = self._session.identity.resume_step or 0
+        self._knows_first_step = False
         self._layout_id = 0
         self._clock = time.perf_counter()
         self._next_read = 0.0
         self._promised_until = 0.0
         self._is_off = False
+        self._session.when_left(self._read_rest)
 
     @property
     def run_id(self) -> str:
@@ -151,12 +156,13 @@ class Reporter:
         metrics: Mapping[str, Any],
         step: int | None,
     ) -> None:
+        first_step = self._first_step(step, optimizer)
         number = self._step if step is None else int(step)
         if number < self._step:
             _log.warning("step %d was reported after step %d: left out", number, self._step - 1)
             return
         if not self._session.is_open:
-            self._session.open(self._probe.environment(optimizer, self._session.identity.config))
+            self._session.open(self._probe.environment(optimizer, self._session.identity.config), first_step)
             self._promise()
         self._probe.write(number, loss, gradients or (), variables or (), optimizer, loss_scale)
         now = time.perf_counter()
@@ -164,6 +170,20 @@ class Reporter:
         self._clock, self._step = now, number + 1
         if now >= self._next_read or len(self._steps) >= self._probe.capacity // 2:
             self._read()
+
+    def _first_step(self, step: int | None, optimizer: Optimizer) -> int:
+        """Return the step with which an earlier run is gone on with, once; 0 when there is none."""
+        if self._knows_first_step:
+            return 0
+        self._knows_first_step = True
+        identity = self._session.identity
+        if identity.is_resumable and identity.resume_step is None:  # the first update was made by now
+            self._step = int(step) if step is not None else max(updates_of(optimizer) - 1, 0)
+        return self._step
+
+    def _read_rest(self) -> None:
+        if self._steps:
+            self._guarded(self._read)
 
     def _read(self) -> None:
         began = time.perf_counter()
@@ -180,6 +200,7 @@ class Reporter:
             columns["step_time_s"] = (np.array([seconds for _, seconds, _ in known], dtype=np.float64), None)
             times = np.array([end for end, _, _ in known], dtype=np.float64) + (time.time() - began)
             sender.rows(Rows(piece.steps, times, columns, piece.layer_columns, self._layout_id))
+            self._session.last_step = int(piece.steps[-1])
         now = time.perf_counter()
         self._next_read = now + max(READ_EVERY_S, (now - began) / READ_SHARE)
         if now >= self._promised_until:
@@ -196,11 +217,10 @@ class Reporter:
             self._session.open(self._probe.environment(None, self._session.identity.config))
         if self._steps:
             self._read()
-        last = self._step - 1 if self._step else None
         if error is not None:
-            self._session.leave(last, error)
+            self._session.leave(error)
         else:
-            self._session.bye("stopped" if self._session.stop_requested else "finished", last)
+            self._session.bye("stopped" if self._session.stop_requested else "finished")
 
 
 def _metric_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cells]:

@@ -53,7 +53,8 @@ class HealthReporter(keras.callbacks.Callback):
         url: The server; else `TRAINVITALS_URL`, else http://127.0.0.1:8765.
         project: The group of runs that this one belongs to.
         name: What the run is called on the page.
-        run_id: Give the id of an earlier run to go on with it; else a new one.
+        run_id: Give the id of an earlier run to go on with it, at the step that its restored optimizer has
+            reached; else a new one.
         token: What the server asks for; else `TRAINVITALS_TOKEN`.
         tags: Words to find the run by.
         config: Settings of yours to show with the run.
@@ -61,6 +62,8 @@ class HealthReporter(keras.callbacks.Callback):
         on_incident: Called with each `IncidentNotice`, in a thread of its own.
         spool_dir: Where to keep what the server has not taken yet.
         rank: The number of this process among those that train together.
+        resume_step: The global step with which this process begins. Needed only where an earlier run is gone
+            on with and the optimizer's `iterations` do not tell.
         console: Print one line at the onset of an incident and one at its end.
     """
 
@@ -82,6 +85,7 @@ class HealthReporter(keras.callbacks.Callback):
         on_incident: Callable[[wire.IncidentNotice], None] | None = None,
         spool_dir: str | Path | None = None,
         rank: int | None = None,
+        resume_step: int | None = None,
         console: bool = True,
     ) -> None:
         super().__init__()
@@ -95,6 +99,7 @@ class HealthReporter(keras.callbacks.Callback):
             config=config,
             group=group,
             rank=rank,
+            resume_step=resume_step,
         )
         self._session = Session(identity, on_incident=on_incident, spool_dir=spool_dir, console=console)
         self._is_off = False
@@ -127,10 +132,10 @@ class HealthReporter(keras.callbacks.Callback):
 
     @_guarded
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Start the clock of the epoch's first step."""
+        """Start the clock of the epoch's first step; begin to report with the first epoch."""
         self._was_finite = True
         if self._fit is not None:
-            self._fit.start_clock()
+            self._fit.begin_epoch(epoch)
 
     @_guarded
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:

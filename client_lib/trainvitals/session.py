@@ -6,18 +6,25 @@ The sender and its thread come with the first thing that is sent; a copy of a se
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
+import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
+
+from msgspec.structs import replace
 
 from trainvitals import wire
 from trainvitals.identity import Identity
 from trainvitals.sender import Sender
 
 Status = Literal["finished", "interrupted", "failed", "stopped"]
+
+READ_REST_TIMEOUT_S = 2.0
 
 _log = logging.getLogger("trainvitals")
 
@@ -37,7 +44,10 @@ class Session:
             raise TypeError(f"on_incident must be callable, not {on_incident!r}")
         self.identity = identity
         self.stop_requested = False
+        self._process = 0  # that opened it: a forked child must not touch TensorFlow
         self.is_open = False  # something was sent and no goodbye yet
+        self.last_step: int | None = None  # of the last row that was sent
+        self._read_rest: Callable[[], Callable[[], None] | None] = lambda: None
         self._on_incident = on_incident
         self._spool_dir = None if spool_dir is None else Path(spool_dir)
         self._console = console
@@ -45,45 +55,76 @@ class Session:
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out threads and sockets, and take a run id of its own."""
-        fresh = {"identity": self.identity.copy(), "_sender": None, "is_open": False, "stop_requested": False}
-        return {**self.__dict__, **fresh}
+        return {
+            **self.__dict__,
+            "identity": self.identity.copy(),
+            "stop_requested": False,
+            "is_open": False,
+            "last_step": None,
+            "_sender": None,
+            "_read_rest": None,
+        }
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._read_rest = lambda: None
+
+    def __del__(self) -> None:
+        """Say goodbye for what was left by an exception and then forgotten."""
+        with contextlib.suppress(Exception):  # the interpreter may be half gone
+            self.leave()
 
     @property
     def sender(self) -> Sender:
         """The sender; made on first use."""
-        if self._sender is None:
-            self._sender = Sender(
-                self.identity.hello(),
-                url=self.identity.url,
-                token=self.identity.token,
-                spool_dir=self._spool_dir,
-                on_incident=self._on_incident,
-                on_command=_weak_command(self),
-                console=self._console,
-            )
+        return self._sender or self._connect(self.identity.hello())
+
+    def _connect(self, hello: wire.Hello) -> Sender:
+        self._sender = Sender(
+            hello,
+            url=self.identity.url,
+            token=self.identity.token,
+            spool_dir=self._spool_dir,
+            on_incident=self._on_incident,
+            on_command=_weak_command(self),
+            console=self._console,
+        )
         return self._sender
 
-    def open(self, environment: wire.Environment) -> None:
+    def open(self, environment: wire.Environment, first_step: int = 0) -> None:
         """Begin to report, or go on after a goodbye; a life that was left without one ends first."""
         self.leave()
         if self._sender is None:
-            self.sender.update_hello(environment)
-            _open_sessions.add(self)
+            resume_step = first_step or None
+            self._connect(replace(self.identity.hello(resume_step), environment=environment))
+        _open_sessions.add(self)
         self.stop_requested = False
-        self.is_open = True
+        self.is_open, self._process = True, os.getpid()
+        if first_step:
+            self.sender.event("resume", first_step, {"step": first_step})
 
-    def bye(self, status: Status, step: int | None, error: str = "") -> None:
+    def when_left(self, read_rest: Callable[[], None]) -> None:
+        """Let `read_rest`, a method of whoever reports, be called before a goodbye that nobody else says."""
+        self._read_rest = weakref.WeakMethod(read_rest)
+
+    def read_rest(self) -> None:
+        """Have the rows sent that an exception between two steps left unread."""
+        read_rest = self._read_rest()
+        if self.is_open and read_rest is not None and self._process == os.getpid():
+            read_rest()
+
+    def bye(self, status: Status, error: str = "") -> None:
         """Say how it ended; once for each `open`."""
         if self.is_open:
             self.is_open = False
-            self.sender.bye(status, step, wire.clip(error, wire.MAX_TEXT_CHARS))
+            self.sender.bye(status, self.last_step, wire.clip(error, wire.MAX_TEXT_CHARS))
 
-    def leave(self, step: int | None = None, error: BaseException | None = None) -> None:
+    def leave(self, error: BaseException | None = None) -> None:
         """End a life that nobody ended; without an error all that is known is that it was left."""
         if error is None or isinstance(error, KeyboardInterrupt | SystemExit):
-            self.bye("interrupted", step)
+            self.bye("interrupted")
         else:
-            self.bye("failed", step, f"{type(error).__name__}: {error}")
+            self.bye("failed", f"{type(error).__name__}: {error}")
 
 
 _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -100,12 +141,24 @@ def _weak_command(session: Session) -> Callable[[wire.Command], None]:
     return on_command
 
 
-@atexit.register
+def _within(timeout_s: float, action: Callable[[], None]) -> None:
+    """Call `action` and wait so long at most: a device that hangs must not hold up the exit."""
+    thread = threading.Thread(target=action, name="trainvitals-rest", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # Python from 3.12 on starts no threads here
+        action()
+    else:
+        thread.join(timeout_s)
+
+
+@atexit.register  # this module is imported after TensorFlow, which is therefore still there
 def _leave_all() -> None:
     """Say goodbye for what the interpreter's end cuts off; the senders flush after this."""
     error = getattr(sys, "last_value", None)
     for session in list(_open_sessions):
         try:
+            _within(READ_REST_TIMEOUT_S, session.read_rest)
             session.leave(error=error if isinstance(error, BaseException) else None)
         except Exception:
             _log.debug("no goodbye", exc_info=True)

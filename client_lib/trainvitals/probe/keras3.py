@@ -19,6 +19,7 @@ from trainvitals.probe.decode import BlockShape, Decoded, decode
 from trainvitals.probe.layers import Groups, group_variables
 from trainvitals.probe.operations import OWN_SCOPE
 from trainvitals.probe.ring import Ring, capacity_for
+from trainvitals.probe.saving import Watch, watched_saves
 from trainvitals.probe.step import RowShape, StepTrace
 from trainvitals.probe.taps import attribute
 from trainvitals.probe.types import Model, Optimizer, Tensor, Value
@@ -45,29 +46,36 @@ class Probe:
         self._key: object = None
         self._own: Callable[..., Any] | None = None
         self._traced: Callable[..., Any] | None = None
+        self._saving = ExitStack()
         self._is_broken = False
         self._told: set[str] = set()
 
     def install(
-        self, model: Model, step: int, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+        self, model: Model, around: Callable[[Callable[..., Any]], Callable[..., Any]], watch_save: Watch
     ) -> None:
-        """Put our train function into `model`; rows begin at `step`. `around` wraps each call on the host."""
+        """Put our train function into `model`; call `begin` before it runs. `around` wraps each call."""
+        self._saving.close()
         users = getattr(model.train_function, OWN_MARK, model.train_function)
         key = self._key_of(model, users)
         if key != self._key or self._traced is None:
             self._forget(model)
             self._traced = self._trace(model)
             self._key = key
-        self._counter.assign(step)
-        for _, ring, _ in self._rings.values():
-            ring.clear()
         own = around(self._traced)
         setattr(own, OWN_MARK, users)
         self._own = own
         model.train_function = own
+        self._saving.enter_context(watched_saves(model, watch_save))
+
+    def begin(self, step: int) -> None:
+        """Let rows begin at `step`; what is in the rings is forgotten."""
+        self._counter.assign(step)
+        for _, ring, _ in self._rings.values():
+            ring.clear()
 
     def remove(self) -> None:
         """Put the user's own train function back, unless somebody else has replaced ours."""
+        self._saving.close()
         if self._own is not None and self._model.train_function is self._own:
             self._model.train_function = getattr(self._own, OWN_MARK)
         self._own = None

@@ -39,6 +39,12 @@ def optimizer_step_of(optimizer: Optimizer) -> Value:
     return tf.convert_to_tensor(inner_of(optimizer).iterations)
 
 
+def updates_of(optimizer: Optimizer) -> int:
+    """Return how often the optimizer was applied, accumulating or not; what a scaler skipped is not in it."""
+    counter = getattr(inner_of(optimizer), "_iterations", None)  # `iterations` is divided by the accumulation
+    return 0 if counter is None else int(tf.convert_to_tensor(counter).numpy())
+
+
 def inner_of(optimizer: Optimizer) -> Value:
     """Return the optimizer below a loss scaler."""
     return getattr(optimizer, "inner_optimizer", optimizer)

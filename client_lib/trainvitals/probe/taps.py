@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def attribute(target: object, name: str, value: object) -> Iterator[None]:
-    """Let `target.name` be `value`; afterwards the instance is as it was.
+    """Let `target.name` be `value`; afterwards the instance is as it was, unless somebody else set it since.
 
     Keras tracks what is set on a model or an optimizer; this goes past it, and leaves nothing to save.
     """
@@ -18,7 +18,8 @@ def attribute(target: object, name: str, value: object) -> Iterator[None]:
     try:
         yield
     finally:
-        if had:
-            object.__setattr__(target, name, before)
-        elif name in own:
-            object.__delattr__(target, name)
+        if own.get(name) is value:
+            if had:
+                object.__setattr__(target, name, before)
+            else:
+                object.__delattr__(target, name)
