@@ -16,9 +16,12 @@ from trainvitals_server.batch import Batch
 from trainvitals_server.book import Book, precedence
 from trainvitals_server.case import Context
 from trainvitals_server.detect.gradient import GradientFold
+from trainvitals_server.detect.layers import LayerFold
 from trainvitals_server.detect.loss import LossFold
+from trainvitals_server.detect.misuse import MisuseFold
 from trainvitals_server.detect.overflow import OverflowFold
 from trainvitals_server.detect.rates import RateFold
+from trainvitals_server.detect.silent_overflow import SilentOverflowFold
 from trainvitals_server.detect.validation import ValidationFold
 from trainvitals_server.diagnose import tell
 from trainvitals_server.finding import Finding
@@ -36,11 +39,21 @@ class Detectors(msgspec.Struct):
     overflow: OverflowFold = msgspec.field(default_factory=OverflowFold)
     validation: ValidationFold = msgspec.field(default_factory=ValidationFold)
     rates: RateFold = msgspec.field(default_factory=RateFold)
+    layers: LayerFold = msgspec.field(default_factory=LayerFold)
+    misuse: MisuseFold = msgspec.field(default_factory=MisuseFold)
+    silent: SilentOverflowFold = msgspec.field(default_factory=SilentOverflowFold)
+
+    def know(self, environment: Environment) -> None:
+        """Take what the environment says and rows do not."""
+        policy = environment.dtype_policy
+        self.overflow.loss_scaling |= environment.loss_scaling
+        self.silent.is_half |= "float16" in policy and "bfloat16" not in policy
 
     def feed(self, batch: Batch) -> list[Finding]:
         """Return what the rows of `batch` say, in the order in which they give it away."""
         found = [*self.loss.feed(batch), *self.gradient.feed(batch), *self.overflow.feed(batch)]
         found += self.validation.feed(batch)
+        found += [*self.layers.feed(batch), *self.misuse.feed(batch), *self.silent.feed(batch)]
         return sorted(found, key=precedence)
 
 
@@ -143,8 +156,7 @@ class RunFold(msgspec.Struct):
         session = Session(book, hello.session_ordinal, environment=hello.environment)
         if hello.resume_step is not None:
             session.detectors = self._known_at(hello) or session.detectors
-        if hello.environment.loss_scaling:
-            session.detectors.overflow.loss_scaling = True
+        session.detectors.know(hello.environment)
         self.sessions[key] = session
 
     def layout(self, rank: int, session_id: str, layout: Layout) -> None:
@@ -153,8 +165,7 @@ class RunFold(msgspec.Struct):
         session.layers = list(layout.layers)
         if layout.environment is not None:
             session.environment = layout.environment
-            if layout.environment.loss_scaling:
-                session.detectors.overflow.loss_scaling = True
+            session.detectors.know(layout.environment)
 
     def rows(self, rank: int, session_id: str, batch: Batch) -> list[Incident]:
         """Fold rows of one session; return the incidents that are new or changed."""

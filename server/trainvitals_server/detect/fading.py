@@ -1,0 +1,168 @@
+"""Gradients that fade on their way back: vanishing over many layers, or cut off at one that is saturated.
+
+Each layer is compared with its neighbours and with its own past share of the largest gradient. A run whose
+loss still falls is left alone. Judges blocks of `layer_grad_norm` and `loss`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+import msgspec
+import numpy as np
+
+from trainvitals.wire import FloatArray
+from trainvitals_server.detect.layer_rows import LayerBlock, column_medians
+from trainvitals_server.finding import Evidence, Finding, Kind
+
+FADED = 1e-5  # of the largest layer's gradient: no learning rate is right for both
+CUT = 3e-4  # lost from one layer to the next: this one passes nothing on
+FALLEN = 1e-3  # of a layer's own share before
+ABRUPT = 0.1  # a share still above this (of its own past) in the block before fell at once
+KEPT = 0.1  # while the largest gradient has kept this much of its size
+MIN_HOPS = 3
+GROWING_SHARE = 0.75  # so many hops towards the loss must grow
+MEMORY = 8  # blocks of shares that are a layer's past
+LATELY = 4  # blocks in which the loss must not fall
+BLOCKS = 2  # blocks that a pattern must last
+MAD_TO_SIGMA = 1.4826
+
+
+class FadingFold(msgspec.Struct):
+    """Folds blocks of layer norms."""
+
+    shares: list[list[float]] = []
+    tops: list[float] = []
+    middles: list[float] = []
+    noise: float = 0.0
+    blocks: int = 0
+    first_step: int = 0
+    pattern: tuple[Kind, int] | None = None
+    pattern_blocks: int = 0
+    pattern_step: int = 0
+    told: tuple[Kind, int] | None = None
+    told_step: int = 0
+    told_layer: str = ""
+    clear_blocks: int = 0
+
+    def feed(self, block: LayerBlock) -> list[Finding]:
+        """Return what this block says."""
+        if block.is_fresh:
+            self._forget(block)
+        norms = column_medians(np.where(block.norms > 0, block.norms, np.nan))
+        if np.isnan(norms).all():
+            return []
+        top = float(np.nanmax(norms))
+        shares: list[float] = (norms / top).tolist()
+        self._note_loss(block)
+        pattern = _fade(shares) or self._fall(shares, top)
+        findings = self._judge(block, pattern, norms)
+        self.blocks += 1
+        if pattern is None:
+            self.shares = [*self.shares[1 - MEMORY :], shares]
+            self.tops = [*self.tops[1 - MEMORY :], top]
+        return findings
+
+    def _forget(self, block: LayerBlock) -> None:
+        self.shares, self.tops, self.blocks, self.first_step = [], [], 0, block.steps[0]
+        self.pattern, self.pattern_blocks, self.told, self.clear_blocks = None, 0, None, 0
+
+    def _note_loss(self, block: LayerBlock) -> None:
+        losses = block.losses[~np.isnan(block.losses)].tolist()
+        if len(losses) < 2:
+            return
+        self.noise = MAD_TO_SIGMA * median(abs(b - a) for a, b in pairwise(losses)) / 2**0.5
+        self.middles = [*self.middles[1 - LATELY :], median(losses)]
+
+    def _learns(self) -> bool:
+        """Whether the loss still falls, or is not known for long enough to say."""
+        return len(self.middles) < LATELY or self.middles[0] - self.middles[-1] > self.noise / 2
+
+    def _fall(self, shares: Sequence[float], top: float) -> tuple[Kind, int] | None:
+        """Return the layer nearest to the loss that has lost its share of old, with all those before it."""
+        if len(self.shares) < LATELY or top < KEPT * median(self.tops):
+            return None
+        fallen = -1
+        for place, share in enumerate(shares):
+            if not share < FALLEN * _past(self.shares, place):
+                break
+            fallen = place
+        if fallen < 0 or fallen == len(shares) - 1:
+            return None
+        before = self.shares[-1][fallen]
+        at_once = before >= ABRUPT * _past(self.shares, fallen)
+        return ("saturation" if at_once else "vanishing_gradient"), fallen
+
+    def _judge(self, block: LayerBlock, pattern: tuple[Kind, int] | None, norms: FloatArray) -> list[Finding]:
+        if self.told is not None:
+            return self._over(block, pattern)
+        if pattern is None or pattern != self.pattern:
+            self.pattern, self.pattern_blocks, self.pattern_step = pattern, 0, block.steps[0]
+        self.pattern_blocks += 1
+        if pattern is None or self.pattern_blocks < BLOCKS or self._learns():
+            return []
+        self.told, self.told_step = pattern, self.pattern_step
+        self.told_layer = block.names[pattern[1]]
+        return [self._finding(block, *pattern, norms)]
+
+    def _over(self, block: LayerBlock, pattern: tuple[Kind, int] | None) -> list[Finding]:
+        self.clear_blocks = 0 if pattern else self.clear_blocks + 1
+        if self.clear_blocks < BLOCKS or self.told is None:
+            return []
+        text = f"the gradient reaches {self.told_layer} again"
+        finding = Finding(
+            kind=self.told[0], severity="warning", phase="resolve", onset_step=self.told_step,
+            detected_step=block.last_step, layer=self.told_layer,
+            evidence=(Evidence(text=text, series="layer_grad_norm", step=block.last_step,
+                               layer=self.told_layer),),
+        )  # fmt: skip
+        self.told = self.pattern = None
+        return [finding]
+
+    def _finding(self, block: LayerBlock, kind: Kind, place: int, norms: FloatArray) -> Finding:
+        top = int(np.nanargmax(norms))
+        name, norm, largest = block.names[place], float(norms[place]), float(norms[top])
+        text = (
+            f"the gradient of {name} is {norm:.3g}, that of {block.names[top]} {largest:.3g} "
+            f"(medians of {len(block.steps)} rows)"
+        )
+        told = [(text, "layer_grad_norm", norm, name)]
+        if len(self.shares) >= LATELY:
+            past = _past(self.shares, place)
+            told.append(
+                (f"before, it was {past:.3g} of the largest", "layer_grad_norm", past * largest, name)
+            )
+        told.append((f"the loss has stayed at {self.middles[-1]:.4g}", "loss", self.middles[-1], ""))
+        evidence = [
+            Evidence(text=text, series=series, step=block.last_step, value=value, layer=layer or None)
+            for text, series, value, layer in told
+        ]
+        return Finding(
+            kind=kind, severity="warning", onset_step=self.pattern_step, detected_step=block.last_step,
+            layer=name, evidence=tuple(evidence),
+            facts={"layer_norm": norm, "top_norm": largest, "top_layer": block.names[top],
+                   "share": norm / largest, "from_the_start": self.pattern_step == self.first_step,
+                   "layers": len(block.names)},
+        )  # fmt: skip
+
+
+def _fade(shares: Sequence[float]) -> tuple[Kind, int] | None:
+    """Return how the gradient fades towards the input, and the layer to name: None where it does not."""
+    known = [(place, share) for place, share in enumerate(shares) if share > 0]  # NaN is not
+    low = next((index for index, (_, share) in enumerate(known) if share <= FADED), None)
+    top = max(range(len(known)), key=lambda index: known[index][1])
+    if low is None or top <= low:
+        return None
+    hops = [before[1] / after[1] for before, after in pairwise(known[low : top + 1])]
+    steepest = min(range(len(hops)), key=hops.__getitem__)
+    if hops[steepest] <= CUT and not low:
+        return "saturation", known[low + steepest][0]
+    is_chain = len(hops) >= MIN_HOPS and sum(hop < 1 for hop in hops) >= GROWING_SHARE * len(hops)
+    return ("vanishing_gradient", known[low][0]) if is_chain else None
+
+
+def _past(shares: Sequence[Sequence[float]], place: int) -> float:
+    known = [row[place] for row in shares if row[place] > 0]
+    return median(known) if known else 0.0
