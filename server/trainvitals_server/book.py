@@ -7,6 +7,7 @@ attached to it. An incident keeps the kind, onset and detection step it was rais
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -16,6 +17,14 @@ from trainvitals_server.incident import Incident, IncidentState
 
 MAX_FINDINGS = 64  # of one incident; a run that limps for days must not grow without bound
 BRIEF_KINDS = frozenset({"transient_overflow"})  # over as soon as they are told
+# What ends by itself ends only the incident that it opened, never one that it is a consequence of.
+PASSING_KINDS = frozenset({
+    "plateau", "oscillation", "overfitting", "slow_steps", "silent_constant", "metric_nonfinite",
+    "loss_scale_stuck_low",
+})  # fmt: skip
+# Training itself goes on beside these: what else goes wrong in it is not their doing.
+BYSTANDERS = frozenset({"validation_nonfinite", "metric_nonfinite"})
+SIGHTS_OF_THEIR_OWN = frozenset({"slow_steps"})  # no failure of the numbers makes a step slow
 CAUSES_OF_THEIR_OWN = frozenset({"optimizer_epsilon"})  # whatever follows is this one's doing
 PRECEDENCE = (
     "immediate_blowup", "sudden_nan", "fast_divergence", "gradual_divergence", "nonfinite_gradient",
@@ -36,7 +45,7 @@ class Book(msgspec.Struct):
         """Enter one finding; return the incident that is new or changed by it, if any."""
         if finding.phase == "withdraw":
             return self._close(finding, "withdrawn")
-        if finding.phase == "resolve" and finding.severity != "info":
+        if finding.phase == "resolve" and (finding.severity != "info" or finding.kind in PASSING_KINDS):
             return self._close(finding, "resolved")
         if finding.kind in BRIEF_KINDS and self._has_open_critical():
             return None  # what a scaler does in a run that is failing is no news of its own
@@ -101,7 +110,9 @@ class Book(msgspec.Struct):
     def _close(self, finding: Finding, state: IncidentState) -> Incident | None:
         for place in reversed(range(len(self.incidents))):
             incident = self.incidents[place]
-            if incident.state == "open" and any(_ends(finding, known) for known in incident.findings):
+            if incident.state == "open" and any(
+                _ends(finding, known) for known in _endable(finding, incident)
+            ):
                 if state == "withdrawn" and incident.nonfinite_step is not None:
                     return None
                 changed = replace(
@@ -115,6 +126,10 @@ class Book(msgspec.Struct):
 
 
 def _is_consequence(finding: Finding, incident: Incident) -> bool:
+    if finding.kind in SIGHTS_OF_THEIR_OWN:
+        return False
+    if incident.kind in BYSTANDERS and incident.severity != "critical":
+        return finding.kind in BYSTANDERS
     if incident.severity == "critical":
         return True
     if incident.severity == "info" or finding.kind in BRIEF_KINDS:
@@ -141,10 +156,15 @@ def _is_over(finding: Finding, incident: Incident) -> bool:
     return incident.severity == "warning" and finding.facts.get("outcome") == "recovered"
 
 
+def _endable(news: Finding, incident: Incident) -> Sequence[Finding]:
+    return incident.findings[:1] if news.kind in PASSING_KINDS else incident.findings
+
+
 def _ends(news: Finding, known: Finding) -> bool:
     if news.nonfinite_step is not None:
         return known.nonfinite_step == news.nonfinite_step
-    return known.onset_step == news.onset_step and known.layer == news.layer
+    same_kind = known.kind == news.kind or news.kind not in PASSING_KINDS
+    return same_kind and known.onset_step == news.onset_step and known.layer == news.layer
 
 
 def _lead(nonfinite_step: int | None, detected_step: int) -> int | None:

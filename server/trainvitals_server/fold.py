@@ -6,7 +6,7 @@ predecessor knew at that step. Folding the same frames again, in any batches, gi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -15,13 +15,21 @@ from trainvitals.wire import Bye, Environment, Event, Hello, Layer, Layout
 from trainvitals_server.batch import Batch
 from trainvitals_server.book import Book, precedence
 from trainvitals_server.case import Context
+from trainvitals_server.detect.constant import ConstantFold
 from trainvitals_server.detect.gradient import GradientFold
 from trainvitals_server.detect.layers import LayerFold
 from trainvitals_server.detect.loss import LossFold
+from trainvitals_server.detect.low_scale import LowScaleFold
+from trainvitals_server.detect.metric import MetricFold
 from trainvitals_server.detect.misuse import MisuseFold
+from trainvitals_server.detect.oscillation import OscillationFold
+from trainvitals_server.detect.overfitting import OverfittingFold
 from trainvitals_server.detect.overflow import OverflowFold
+from trainvitals_server.detect.plateau import PlateauFold
 from trainvitals_server.detect.rates import RateFold
+from trainvitals_server.detect.runaway import RunawayFold
 from trainvitals_server.detect.silent_overflow import SilentOverflowFold
+from trainvitals_server.detect.speed import SpeedFold
 from trainvitals_server.detect.validation import ValidationFold
 from trainvitals_server.diagnose import tell
 from trainvitals_server.finding import Finding
@@ -42,19 +50,35 @@ class Detectors(msgspec.Struct):
     layers: LayerFold = msgspec.field(default_factory=LayerFold)
     misuse: MisuseFold = msgspec.field(default_factory=MisuseFold)
     silent: SilentOverflowFold = msgspec.field(default_factory=SilentOverflowFold)
+    plateau: PlateauFold = msgspec.field(default_factory=PlateauFold)
+    oscillation: OscillationFold = msgspec.field(default_factory=OscillationFold)
+    constant: ConstantFold = msgspec.field(default_factory=ConstantFold)
+    overfitting: OverfittingFold = msgspec.field(default_factory=OverfittingFold)
+    metric: MetricFold = msgspec.field(default_factory=MetricFold)
+    runaway: RunawayFold = msgspec.field(default_factory=RunawayFold)
+    low_scale: LowScaleFold = msgspec.field(default_factory=LowScaleFold)
+    speed: SpeedFold = msgspec.field(default_factory=SpeedFold)
 
     def know(self, environment: Environment) -> None:
         """Take what the environment says and rows do not."""
         policy = environment.dtype_policy
         self.overflow.loss_scaling |= environment.loss_scaling
         self.silent.is_half |= "float16" in policy and "bfloat16" not in policy
+        self.runaway.know_loss(environment.loss)
 
     def feed(self, batch: Batch) -> list[Finding]:
         """Return what the rows of `batch` say, in the order in which they give it away."""
         found = [*self.loss.feed(batch), *self.gradient.feed(batch), *self.overflow.feed(batch)]
         found += self.validation.feed(batch)
         found += [*self.layers.feed(batch), *self.misuse.feed(batch), *self.silent.feed(batch)]
+        found += [*self.constant.feed(batch), *self.runaway.feed(batch), *self.low_scale.feed(batch)]
+        found += [*self.metric.feed(batch), *self.plateau.feed(batch), *self.oscillation.feed(batch)]
+        found += [*self.overfitting.feed(batch), *self.speed.feed(batch)]
         return sorted(found, key=precedence)
+
+    def validated(self, step: int, data: Mapping[str, object]) -> list[Finding]:
+        """Return what a validation event says."""
+        return [*self.validation.event(step, data), *self.overfitting.event(step, data)]
 
 
 class Snapshot(msgspec.Struct):
@@ -178,7 +202,7 @@ class RunFold(msgspec.Struct):
             session.checkpoints = [*session.checkpoints[-63:], event.step]
         if event.kind != "validation":
             return []
-        return session.enter(session.detectors.validation.event(event.step, event.data))
+        return session.enter(session.detectors.validated(event.step, event.data))
 
     def bye(self, rank: int, session_id: str, bye: Bye) -> list[Incident]:
         """Note the end of a session; a finished one has nothing more to say."""

@@ -1,0 +1,132 @@
+"""Oscillation: the loss bounces at the edge of stability instead of coming down. Info.
+
+Two shapes: it alternates from row to row (one row up, one row down: full batches, a rate at the edge), or it
+had learned with little noise and now jumps between its best and half of its start. A loss whose rows
+alternate while both halves still fall (two losses logged in turn), a class that costs more now and then, and
+noise that was there from the beginning are none. Needs `loss`.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import fmean
+
+import msgspec
+
+from trainvitals_server.batch import Batch
+from trainvitals_server.detect.blocks import Block, Blocks
+from trainvitals_server.detect.rows import Flags
+from trainvitals_server.finding import Evidence, Finding
+
+BLOCK = 32
+MIN_BLOCKS = 4  # blocks in a row
+ALTERNATION = -0.6  # correlation of neighbouring rows; that of noise is 0
+KEPT_SWING = 0.5  # a bounce that dies away leaves less than this of its swing
+KEPT_LEVEL = 0.25  # and one that still learns comes down by more than this share of the swing
+LEARNED_NOISE = 6.0  # the run had come down this many times its least noise
+HIGH_SHARE = 0.5  # of the way back to the start
+LOW_SHARE = 0.2
+EACH_SIDE = 0.2  # of the rows are above, and of them below
+CALM_BLOCKS = 4
+
+
+class Bounce(msgspec.Struct, frozen=True):
+    """One block: level, swing from row to row, and how it moves."""
+
+    first_step: int
+    level: float
+    swing: float
+    alternates: bool
+    bounces: bool
+
+
+class OscillationFold(msgspec.Struct):
+    """Folds the loss in blocks."""
+
+    blocks: Blocks = msgspec.field(default_factory=lambda: Blocks(BLOCK))
+    start: float | None = None
+    best: float = 0.0
+    noise: float = 0.0
+    past: list[Bounce] = []
+    told: Bounce | None = None
+    calm: int = 0
+
+    def feed(self, batch: Batch) -> list[Finding]:
+        """Return an oscillation once it goes on, and its end."""
+        findings: list[Finding] = []
+        for block in self.blocks.cut(batch, "loss"):
+            item = self._bounce(block)
+            self.past = [*self.past[1 - MIN_BLOCKS :], item]
+            if self.told is None:
+                self._judge(block, findings)
+            else:
+                self._watch_for_its_end(block, item, self.told, findings)
+        return findings
+
+    def _bounce(self, block: Block) -> Bounce:
+        if self.start is None:
+            self.start = max(block.values[:5])
+            self.best, self.noise = block.level, block.noise
+        span = self.start - self.best
+        high = sum(value >= self.best + HIGH_SHARE * span for value in block.values)
+        low = sum(value <= self.best + LOW_SHARE * span for value in block.values)
+        bounces = span >= LEARNED_NOISE * self.noise > 0 and min(high, low) >= EACH_SIDE * len(block.values)
+        self.best, self.noise = min(self.best, block.level), min(self.noise, block.noise)
+        alternates = _correlation(block.values) <= ALTERNATION
+        return Bounce(block.first_step, block.level, _swing(block.values), alternates, bounces)
+
+    def _judge(self, block: Block, findings: list[Finding]) -> None:
+        if len(self.past) < MIN_BLOCKS:
+            return
+        first, last = self.past[0], self.past[-1]
+        stays = last.swing >= KEPT_SWING * first.swing and first.level - last.level <= KEPT_LEVEL * last.swing
+        alternates = all(item.alternates for item in self.past) and stays
+        if not alternates and not all(item.bounces for item in self.past):
+            return
+        self.told = first
+        findings.append(self._oscillation(block, first, last, alternates=alternates))
+
+    def _watch_for_its_end(self, block: Block, item: Bounce, told: Bounce, findings: list[Finding]) -> None:
+        self.calm = 0 if item.alternates or item.bounces else self.calm + 1
+        if self.calm < CALM_BLOCKS:
+            return
+        text = f"the loss has been calm for {CALM_BLOCKS * BLOCK} rows, at {item.level:.4g}"
+        findings.append(
+            Finding(
+                kind="oscillation", severity="info", phase="withdraw", onset_step=told.first_step,
+                detected_step=block.last_step,
+                evidence=(Evidence(text=text, series="loss", step=block.last_step, value=item.level),),
+            )
+        )  # fmt: skip
+        self.told, self.calm, self.past = None, 0, []
+
+    def _oscillation(self, block: Block, first: Bounce, last: Bounce, *, alternates: bool) -> Finding:
+        low, high = min(block.values), max(block.values)
+        how = "up in one row and down in the next" if alternates else "up and down without coming to rest"
+        text = f"the loss goes {how}, between {low:.4g} and {high:.4g}, for {MIN_BLOCKS * BLOCK} rows"
+        facts: Flags = {
+            "low": low, "high": high, "level": last.level, "best": self.best, "alternates": alternates,
+            "bounce_rows": MIN_BLOCKS * BLOCK,
+        }  # fmt: skip
+        return Finding(
+            kind="oscillation", severity="info", onset_step=first.first_step, detected_step=block.last_step,
+            evidence=(Evidence(text=text, series="loss", step=block.last_step, value=block.values[-1]),),
+            facts=facts,
+        )  # fmt: skip
+
+
+def _swing(values: list[float]) -> float:
+    steps = sorted(abs(b - a) for a, b in pairwise(values))
+    return steps[len(steps) // 2]
+
+
+def _correlation(values: list[float]) -> float:
+    """Return the correlation of neighbouring rows; 0 where nothing moves."""
+    scale = max(map(abs, values))
+    if scale == 0:
+        return 0.0
+    scaled = [value / scale for value in values]
+    middle = fmean(scaled)
+    gaps = [value - middle for value in scaled]
+    power = sum(gap * gap for gap in gaps)
+    return sum(a * b for a, b in pairwise(gaps)) / power if power > 1e-24 else 0.0

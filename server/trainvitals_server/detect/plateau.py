@@ -1,0 +1,149 @@
+"""Plateau: a loss that is no better than where the run began, or no better than guessing. Info.
+
+A run that has learned and is done is flat too, and is none. Nor is a loss whose level wanders (a GAN) or
+that scatters around zero (a policy gradient): it says nothing about learning. Needs `loss`; reads
+`learning_rate` (while it is raised it is too early to judge) and `grad_norm` (for the diagnosis).
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import median, pstdev
+
+import msgspec
+
+from trainvitals_server.batch import Batch
+from trainvitals_server.detect.blocks import MEDIAN_ERROR, Block, Blocks, Latest
+from trainvitals_server.detect.rows import Flags
+from trainvitals_server.finding import Evidence, Finding
+
+BLOCK = 32
+MIN_BLOCKS = 10  # fewer rows cannot tell a slow start from none
+MAX_BLOCKS = 64  # blocks that are remembered; half of them are judged
+SLOPE_LIMIT = 0.35  # a descent from half to half that may be larger is learning; in units of the noise
+SURE_ERRORS = 2.0  # standard errors
+WANDER_FACTOR = 2.0  # blocks that differ by more than their noise explains
+START_NOISE = 0.5  # as good as the start: no further below it, in units of the noise
+OVER_NOISE = 1.0  # clearly better than the plateau, for two blocks
+RAISED = 1.5  # a learning rate that still warms up
+GUESSING_CLASSES = 20  # beyond it the logarithms lie too close
+GUESSING_SHARE = 0.001  # at the logarithm of a number of classes to a thousandth,
+GUESSING_NOISE = 0.01  # and hardly any noise: the answer is the same for every sample
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What is remembered of one block."""
+
+    first_step: int
+    level: float
+    noise: float
+    rate: float | None
+    norm: float | None
+
+
+class PlateauFold(msgspec.Struct):
+    """Folds the loss in blocks."""
+
+    blocks: Blocks = msgspec.field(default_factory=lambda: Blocks(BLOCK))
+    rate: Latest = msgspec.field(default_factory=lambda: Latest("learning_rate"))
+    norm: Latest = msgspec.field(default_factory=lambda: Latest("grad_norm"))
+    head: Past | None = None
+    past: list[Past] = []
+    count: int = 0
+    told: Past | None = None
+    better: int = 0
+
+    def feed(self, batch: Batch) -> list[Finding]:
+        """Return a plateau once it is sure, and its end."""
+        findings: list[Finding] = []
+        for block in self.blocks.cut(batch, "loss"):
+            rate, norm = self.rate.at(batch, block.last_step), self.norm.at(batch, block.last_step)
+            item = Past(block.first_step, block.level, block.noise, rate, norm)
+            self.head = self.head or item
+            self.past = [*self.past[1 - MAX_BLOCKS :], item]
+            self.count += 1
+            self._judge(block, item, self.head, findings)
+        self.rate.pass_by(batch)
+        self.norm.pass_by(batch)
+        return findings
+
+    def _judge(self, block: Block, item: Past, head: Past, findings: list[Finding]) -> None:
+        if self.told is not None:
+            self._watch_for_its_end(block, item, self.told, findings)
+            return
+        window = self.past[-max(MIN_BLOCKS, min(self.count, MAX_BLOCKS) // 2) :]
+        if len(window) < MIN_BLOCKS or _still_warms_up(window):
+            return
+        noise = median(past.noise for past in window)
+        level = median(past.level for past in window)
+        if not _is_flat(window, noise):
+            return
+        classes = _guessed_classes(level, noise)
+        unlearned = level >= head.level - START_NOISE * max(noise, head.noise) and abs(level) > noise
+        if not unlearned and classes is None:
+            return
+        self.told = Past(window[0].first_step, level, noise, item.rate, None)
+        findings.append(_plateau(block, window, head, self.told, classes))
+
+    def _watch_for_its_end(self, block: Block, item: Past, told: Past, findings: list[Finding]) -> None:
+        self.better = self.better + 1 if item.level < told.level - OVER_NOISE * told.noise else 0
+        if self.better < 2:
+            return
+        text = f"the loss has come down to {item.level:.4g} since"
+        findings.append(
+            Finding(
+                kind="plateau", severity="info", phase="withdraw", onset_step=told.first_step,
+                detected_step=block.last_step,
+                evidence=(Evidence(text=text, series="loss", step=block.last_step, value=item.level),),
+            )
+        )  # fmt: skip
+        self.told, self.better, self.past, self.count = None, 0, [], 0
+
+
+def _still_warms_up(window: list[Past]) -> bool:
+    rates = [past.rate for past in window if past.rate is not None]
+    return bool(rates) and rates[-1] > RAISED * min(rates)
+
+
+def _is_flat(window: list[Past], noise: float) -> bool:
+    """Whether the levels neither fall nor wander, as far as their noise lets it be known."""
+    levels = [past.level for past in window]
+    half = len(levels) // 2
+    error = MEDIAN_ERROR * noise / math.sqrt(BLOCK)
+    fall = sum(levels[:half]) / half - sum(levels[-half:]) / half
+    doubt = SURE_ERRORS * error * math.sqrt(2 / half)
+    return fall + doubt <= SLOPE_LIMIT * noise and _spread(levels) <= WANDER_FACTOR * error
+
+
+def _spread(levels: list[float]) -> float:
+    scale = max(map(abs, levels))
+    return scale * pstdev(level / scale for level in levels) if scale else 0.0
+
+
+def _guessed_classes(level: float, noise: float) -> int | None:
+    """Return among how many classes guessing costs exactly this loss."""
+    for classes in range(2, GUESSING_CLASSES + 1):
+        cost = math.log(classes)
+        if abs(level - cost) <= GUESSING_SHARE * cost and noise <= GUESSING_NOISE * cost:
+            return classes
+    return None
+
+
+def _plateau(block: Block, window: list[Past], head: Past, told: Past, classes: int | None) -> Finding:
+    rows = len(window) * BLOCK
+    norms = [past.norm for past in window if past.norm is not None]
+    text = f"the loss has stayed at {told.level:.4g} for {rows} rows; the run began at {head.level:.4g}"
+    guess = () if classes is None else (
+        Evidence(text=f"that is what guessing among {classes} classes costs (ln {classes} = "
+                 f"{math.log(classes):.4g})", series="loss", step=block.last_step, value=told.level),
+    )  # fmt: skip
+    facts: Flags = {
+        "level": told.level, "noise": told.noise, "start": head.level, "plateau_rows": rows,
+        "span_steps": block.last_step - window[0].first_step, "learning_rate": told.rate,
+        "typical_norm": median(norms) if norms else None, "classes": classes,
+    }  # fmt: skip
+    return Finding(
+        kind="plateau", severity="info", onset_step=told.first_step, detected_step=block.last_step,
+        evidence=(Evidence(text=text, series="loss", step=block.last_step, value=told.level), *guess),
+        facts=facts,
+    )  # fmt: skip

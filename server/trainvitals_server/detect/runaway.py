@@ -1,0 +1,91 @@
+"""Runaway: a loss that falls below zero without bound, because the labels lie outside its domain.
+
+A negative log-likelihood falls below zero too, but slows down, and stays within a few times of where it
+began. What falls ever faster, or far beyond that at an even pace, has no minimum. A cross-entropy cannot be
+negative at all while the labels are probabilities. Needs `loss`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from trainvitals_server.batch import Batch
+from trainvitals_server.detect.blocks import Block, Blocks
+from trainvitals_server.detect.rows import Flags
+from trainvitals_server.finding import Evidence, Finding
+
+BLOCK = 8
+SPAN = 6  # blocks in a row, each lower than the one before
+IMPOSSIBLE_SPAN = 3  # where the loss cannot be negative
+DEEP = 20.0  # times the size of the loss at the start, at an even pace,
+ACCELERATED_DEEP = 6.0  # or where it falls this much
+ACCELERATION = 1.5  # faster in the second half of the span than in the first
+EVEN_PACE = 0.8
+TOLD_LEVELS = 6
+NEVER_NEGATIVE = ("binarycrossentropy", "categoricalcrossentropy", "sparsecategoricalcrossentropy",
+                  "binaryfocalcrossentropy", "categoricalfocalcrossentropy")  # fmt: skip
+
+
+class RunawayFold(msgspec.Struct):
+    """Folds the loss in blocks. `cannot_be_negative` is what the name of the loss says."""
+
+    cannot_be_negative: bool = False
+    blocks: Blocks = msgspec.field(default_factory=lambda: Blocks(BLOCK))
+    size: float | None = None
+    levels: list[float] = []
+    first_step: int = 0
+    told_step: int | None = None
+
+    def know_loss(self, name: str) -> None:
+        """Take the name of the compiled loss."""
+        plain = name.split("(")[0].lower().replace("_", "")
+        self.cannot_be_negative = self.cannot_be_negative or plain in NEVER_NEGATIVE
+
+    def feed(self, batch: Batch) -> list[Finding]:
+        """Return a runaway once it is sure."""
+        findings: list[Finding] = []
+        for block in self.blocks.cut(batch, "loss"):
+            if self.size is None:
+                self.size = max(map(abs, block.values))
+            self._take(block)
+            if self.told_step is None and self._runs_away(self.size):
+                self.told_step = self.first_step
+                findings.append(self._runaway(block, self.size))
+        return findings
+
+    def _take(self, block: Block) -> None:
+        level = block.level
+        if level >= 0 or (self.levels and level >= self.levels[-1]):
+            self.levels = []
+        if level < 0:
+            if not self.levels:
+                self.first_step = block.first_step
+            self.levels = [*self.levels[-SPAN:], level]
+
+    def _runs_away(self, size: float) -> bool:
+        levels = self.levels
+        if self.cannot_be_negative and len(levels) >= IMPOSSIBLE_SPAN:
+            return True
+        if len(levels) <= SPAN:
+            return False
+        half = SPAN // 2
+        before, lately = levels[-SPAN - 1] - levels[half - SPAN - 1], levels[half - SPAN - 1] - levels[-1]
+        depth = -levels[-1]
+        accelerates = depth >= ACCELERATED_DEEP * size and lately >= ACCELERATION * before
+        return accelerates or (depth >= DEEP * size and lately >= EVEN_PACE * before)
+
+    def _runaway(self, block: Block, size: float) -> Finding:
+        story = ", ".join(f"{level:.4g}" for level in self.levels[-TOLD_LEVELS:])
+        text = f"the loss is {block.values[-1]:.4g} at step {block.last_step}; its size at the start was "
+        facts: Flags = {
+            "loss": block.values[-1], "size": size, "impossible": self.cannot_be_negative,
+            "runaway_rows": BLOCK * len(self.levels),
+        }  # fmt: skip
+        return Finding(
+            kind="runaway_negative_loss", severity="critical", onset_step=self.first_step,
+            detected_step=block.last_step, facts=facts,
+            evidence=(Evidence(text=f"{text}{size:.4g}", series="loss", step=block.last_step,
+                               value=block.values[-1]),
+                      Evidence(text=f"its level in groups of {BLOCK} rows: {story}", series="loss",
+                               step=self.first_step)),
+        )  # fmt: skip
