@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trainvitals.wire import Environment, Layer
+from trainvitals_server.detect.origin import Origin
 from trainvitals_server.detect.rates import RateSummary
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.incident import Incident
@@ -22,6 +23,7 @@ class Context:
     layers: tuple[Layer, ...] = ()
     checkpoints: tuple[int, ...] = ()
     rates: RateSummary = field(default_factory=RateSummary)
+    origin: Origin = field(default_factory=Origin)
 
 
 @dataclass(frozen=True, slots=True)

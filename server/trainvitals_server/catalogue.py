@@ -250,6 +250,120 @@ import keras
 model.compile(optimizer=keras.optimizers.Adam(1e-3, clipnorm=1.0), loss=keras.losses.Huber())
 """,
     ),
+    "vanishing_depth": Entry(
+        "the gradient shrinks from layer to layer on its way back: too many saturating layers in a row",
+        "Use ReLU (or GELU) with he_normal instead of sigmoid or tanh between the layers, or add residual "
+        "connections or normalisation. A higher learning rate does not help: the last layers would diverge.",
+        """\
+import keras
+
+last = model.layers[-1].name
+
+
+def opened(layer):
+    config = layer.get_config()
+    if layer.name != last and config.get("activation") in ("sigmoid", "tanh"):
+        config.update(activation="relu", kernel_initializer="he_normal")
+    return type(layer).from_config(config)
+
+
+fresh = type(model.optimizer).from_config(model.optimizer.get_config())
+loss = model.loss
+model = keras.models.clone_model(model, clone_function=opened)  # with new weights
+model.compile(optimizer=fresh, loss=loss)
+""",
+    ),
+    "dead_relu": Entry(
+        "dead ReLU units: an update pushed them below zero for every input, and there they get no gradient",
+        "Start again from weights before that step (dead units do not come back) with a lower learning rate "
+        "and clipping; scale targets and inputs to about 1; or use leaky_relu, which always passes a little.",
+        """\
+import keras
+
+
+def leaky(layer):
+    config = layer.get_config()
+    if config.get("activation") == "relu":
+        config.update(activation="leaky_relu", kernel_initializer="he_normal")
+    return type(layer).from_config(config)
+
+
+rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+calm = type(model.optimizer)(learning_rate=rate / 10, clipnorm=1.0)
+loss = model.loss
+model = keras.models.clone_model(model, clone_function=leaky)  # with new weights
+model.compile(optimizer=calm, loss=loss)
+""",
+    ),
+    "saturated_activation": Entry(
+        "a saturated activation: its inputs are so large that it is flat there and passes no gradient back",
+        "Normalise the inputs, start from smaller weights (the default initialisers), lower the learning "
+        "rate; put a normalisation layer before the activation, or use ReLU or GELU.",
+        """\
+import keras
+
+normalise = keras.layers.Normalization()
+normalise.adapt(x)
+fresh = type(model.optimizer).from_config(model.optimizer.get_config())
+loss = model.loss
+model = keras.Sequential([normalise, keras.models.clone_model(model)])  # with new weights
+model.compile(optimizer=fresh, loss=loss)
+""",
+    ),
+    "loss_scale_not_applied": Entry(
+        "the loss was not multiplied by the loss scale, but `apply` divides the gradients by it",
+        "Take the gradients of `optimizer.scale_loss(loss)`, not of the loss. `apply` undoes the scale.",
+        """\
+import tensorflow as tf
+
+
+@tf.function
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_fn(y, model(x, training=True))
+        scaled = optimizer.scale_loss(loss)
+    gradients = tape.gradient(scaled, model.trainable_variables)
+    optimizer.apply(gradients, model.trainable_variables)  # divides by the scale
+    return loss, gradients
+""",
+    ),
+    "gradients_unscaled_twice": Entry(
+        "the gradients are divided by the loss scale twice: by your loop and again by `apply`",
+        "Do not divide by the scale yourself: a LossScaleOptimizer's `apply` does. If you need the true "
+        "gradients (for clipping), let the optimizer inside it clip.",
+        """\
+import tensorflow as tf
+
+
+@tf.function
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        scaled = optimizer.scale_loss(loss := loss_fn(y, model(x, training=True)))
+    gradients = tape.gradient(scaled, model.trainable_variables)
+    optimizer.apply(gradients, model.trainable_variables)  # no division before this line
+    return loss, gradients
+""",
+    ),
+    "gradients_not_unscaled": Entry(
+        "the gradients still carry the loss scale: the loss was multiplied by it and nothing divides by it",
+        "Divide the gradients by the same scale before `apply`, or let `LossScaleOptimizer` do both.",
+        """\
+import keras
+import tensorflow as tf
+
+optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+
+
+@tf.function
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_fn(y, model(x, training=True))
+        scaled = optimizer.scale_loss(loss)
+    gradients = tape.gradient(scaled, model.trainable_variables)
+    optimizer.apply(gradients, model.trainable_variables)  # divides by the scale
+    return loss, gradients
+""",
+    ),
     "unknown": Entry(
         "a cause that these signals cannot tell apart",
         "Run the failing step once more with `tf.debugging.enable_check_numerics()` and "

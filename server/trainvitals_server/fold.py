@@ -22,6 +22,7 @@ from trainvitals_server.detect.loss import LossFold
 from trainvitals_server.detect.low_scale import LowScaleFold
 from trainvitals_server.detect.metric import MetricFold
 from trainvitals_server.detect.misuse import MisuseFold
+from trainvitals_server.detect.origin import Origin
 from trainvitals_server.detect.oscillation import OscillationFold
 from trainvitals_server.detect.overfitting import OverfittingFold
 from trainvitals_server.detect.overflow import OverflowFold
@@ -47,6 +48,7 @@ class Detectors(msgspec.Struct):
     overflow: OverflowFold = msgspec.field(default_factory=OverflowFold)
     validation: ValidationFold = msgspec.field(default_factory=ValidationFold)
     rates: RateFold = msgspec.field(default_factory=RateFold)
+    origin: Origin = msgspec.field(default_factory=Origin)
     layers: LayerFold = msgspec.field(default_factory=LayerFold)
     misuse: MisuseFold = msgspec.field(default_factory=MisuseFold)
     silent: SilentOverflowFold = msgspec.field(default_factory=SilentOverflowFold)
@@ -68,6 +70,7 @@ class Detectors(msgspec.Struct):
 
     def feed(self, batch: Batch) -> list[Finding]:
         """Return what the rows of `batch` say, in the order in which they give it away."""
+        self.origin.feed(batch)
         found = [*self.loss.feed(batch), *self.gradient.feed(batch), *self.overflow.feed(batch)]
         found += self.validation.feed(batch)
         found += [*self.layers.feed(batch), *self.misuse.feed(batch), *self.silent.feed(batch)]
@@ -154,6 +157,7 @@ class Session(msgspec.Struct):
             layers=tuple(self.layers),
             checkpoints=tuple(self.checkpoints),
             rates=self.detectors.rates.summary(),
+            origin=self.detectors.origin,
         )
 
     def _snapshot(self) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from trainvitals_server.case import Case
+from trainvitals_server.layer_verdicts import LAYER_VERDICTS
 
 FAR_AWAY_ROWS = 1e5  # a forecast beyond it says nothing
 
@@ -169,4 +170,5 @@ VERDICTS: dict[str, Callable[[Case], str]] = {
     "exploding_gradient": _exploding,
     "transient_overflow": _transient,
     "validation_nonfinite": _validation,
+    **LAYER_VERDICTS,
 }
