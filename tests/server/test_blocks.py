@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recorded import Recorder, open_database
+from trainvitals.rows import FRAME_BYTES
 from trainvitals.wire import Dtype, Event
 from trainvitals_server.series import LEVEL_STEPS, NEVER, Buckets, Points, bucketize
-from trainvitals_server.store.blocks import SeriesKey, load_buckets, load_points
+from trainvitals_server.store.blocks import MAX_BLOCKS, SeriesKey, load_buckets, load_points
 from trainvitals_server.store.database import Database
 from trainvitals_server.store.payload import decode_buckets, decode_points, encode_buckets, encode_points
+from trainvitals_server.store.reading import read_rows
 from trainvitals_server.store.runs import StreamKey
 
 KEY = StreamKey("run-1", 0, "s0")
@@ -56,6 +58,24 @@ def test_nothing_is_compacted_past_the_given_seq(database: Database) -> None:
     recorder = record(database, rows=100, at_once=10)
     assert recorder.compact(up_to_seq=7) == 7
     assert frames(database) == [(8, "steps"), (9, "steps"), (10, "steps")]
+
+
+def test_rows_so_far_apart_that_each_needs_a_block_stay_a_frame(database: Database) -> None:
+    recorder = Recorder(database)
+    names = [f"m{number}" for number in range(8)]
+    far = range(0, 4096 * 4096, 4096)  # 9 series, the clock among them, each in 4,096 blocks
+    recorder.steps(far, {name: [1.0] * len(far) for name in names})
+    recorder.steps([4096 * 4096], {"loss": [2.0]})
+    assert recorder.compact() == 1
+    assert recorder.compact() == 0
+    assert frames(database) == [(1, "steps")]
+    found = database.read(lambda c: read_rows(c, "run-1", ["m7", "loss"], 0, NEVER))
+    assert len(found["m7"].rows) == 4096
+    assert len(found["loss"].rows) == 1
+
+
+def test_a_frame_of_our_reporters_is_always_compacted() -> None:
+    assert FRAME_BYTES // np.dtype("f4").itemsize <= MAX_BLOCKS
 
 
 def test_compacting_again_changes_nothing(database: Database) -> None:

@@ -30,12 +30,15 @@ from trainvitals_server.series import (
 from trainvitals_server.store.payload import decode_buckets, decode_points, encode_buckets, encode_points
 from trainvitals_server.store.runs import StreamKey
 from trainvitals_server.store.streams import load_layouts
-from trainvitals_server.store.tail import NO_LAYOUT, Tail, decode_frame
+from trainvitals_server.store.tail import NO_LAYOUT, Tail, TailFrame, decode_frame
 
 BUCKETS_PER_BLOCK = 64
 LAYER_BUCKETS_PER_BLOCK = 8  # at least the ratio of two levels
 # Of frames, taken by one call: what bounds its hold on the writer, some 50 ms. A frame always fits.
 MAX_BYTES = wire.MAX_FRAME_BYTES
+# Raw blocks written by one call, for the same reason: rows far apart, as of somebody who reports every 10,000
+# steps, need one each. A frame of our reporters always fits.
+MAX_BLOCKS = 32_768
 # What is worth a rewrite of the last windows. Fewer frames than this are decoded again by each reader.
 MIN_FRAMES = 128
 
@@ -70,21 +73,21 @@ def compact(
 ) -> int:
     """Turn frames with `seq <= up_to_seq` into blocks, delete them, and return how many there were.
 
-    Takes a bounded number of bytes; call it again, in a transaction of its own, until it returns 0. Nothing
-    happens before there are `min_frames` frames, or enough bytes.
+    Takes a bounded number of bytes and blocks; call it again, in a transaction of its own, until it returns
+    0. Nothing happens before there are `min_frames` frames, or enough bytes.
     """
     key = StreamKey(run_id, rank, session_id)
     if not _is_worth_it(connection, key, up_to_seq, min_frames):
         return 0
     taken = list(_take(connection, key, up_to_seq))
-    tail = Tail(tuple(decode_frame(payload) for _, payload in taken))
+    tail = Tail(tuple(taken))
     for series in _series_of(key, tail, load_layouts(connection, key)):
         points = tail.points(series.name, series.layout_id, series.layers)
         if points is not None:
             _write(connection, series, points)
     connection.executemany(
         "DELETE FROM frame WHERE run_id = ? AND rank = ? AND session_id = ? AND seq = ?",
-        [(*key, seq) for seq, _ in taken],
+        [(*key, frame.frame.seq) for frame in taken],
     )
     return len(taken)
 
@@ -98,18 +101,37 @@ def _is_worth_it(connection: sqlite3.Connection, key: StreamKey, up_to_seq: int,
     return bool(frames) and (frames >= min_frames or size >= MAX_BYTES)
 
 
-def _take(connection: sqlite3.Connection, key: StreamKey, up_to_seq: int) -> Iterator[tuple[int, bytes]]:
+def _take(connection: sqlite3.Connection, key: StreamKey, up_to_seq: int) -> Iterator[TailFrame]:
     rows = connection.execute(
-        "SELECT seq, payload FROM frame"
+        "SELECT payload FROM frame"
         " WHERE run_id = ? AND rank = ? AND session_id = ? AND seq <= ? AND kind = 'steps' ORDER BY seq",
         (*key, up_to_seq),
     )
-    total = 0
-    for seq, payload in rows:
-        total += len(payload)
-        if total > MAX_BYTES:
+    size = blocks = 0
+    for (payload,) in rows:
+        size += len(payload)
+        if size > MAX_BYTES:
             return
-        yield seq, payload
+        frame = decode_frame(payload)
+        count = _block_count(key, frame)
+        if count > MAX_BLOCKS:
+            continue  # it stays a frame, which the readers of its run decode
+        blocks += count
+        if blocks > MAX_BLOCKS:
+            return
+        yield frame
+
+
+def _block_count(key: StreamKey, frame: TailFrame) -> int:
+    """Return how many raw blocks the rows of a frame lie in."""
+    plain, layered = SeriesKey(key, "").window(0), SeriesKey(key, "", layers=1).window(0)
+    return len(frame.names) * _windows(frame, plain) + len(frame.frame.layer_columns) * _windows(
+        frame, layered
+    )
+
+
+def _windows(frame: TailFrame, span: int) -> int:
+    return 1 + int(np.count_nonzero(np.diff(frame.steps // span)))
 
 
 def _series_of(key: StreamKey, tail: Tail, layouts: dict[int, tuple[Layer, ...]]) -> list[SeriesKey]:
