@@ -14,6 +14,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from trainvitals_server.book import incident_id
+from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Evidence, Finding, Kind, Severity
 from trainvitals_server.incident import Incident, Weights
 
@@ -65,25 +66,59 @@ def state_of(life: Life, now: float) -> LifeState:
 
 
 def watch(lives: Iterable[Life], known: Iterable[Incident], now: float) -> list[Incident]:
-    """Return the liveness incidents that are new or changed at `now`; `known` are those stored so far."""
-    stored = [incident for incident in known if incident.kind in LIVENESS_KINDS]
-    changed = []
+    """Return the incidents that are new or changed at `now`; `known` are those of these runs stored so far.
+
+    A crash after a critical incident that is still open is its consequence: it is attached to it.
+    """
+    stored = {incident.id: incident for incident in known}
+    changed: dict[str, Incident] = {}
     for life in lives:
         if not life.is_late:
-            changed += _judge(life, [item for item in stored if _is_about(item, life)], now)
-    return changed
+            for incident in _judge(life, list((stored | changed).values()), now):
+                changed[incident.id] = incident
+    return list(changed.values())
 
 
 def _judge(life: Life, known: list[Incident], now: float) -> list[Incident]:
     state = state_of(life, now)
-    still_open = [incident for incident in known if incident.state == "open"]
-    if state in ("stalled", "crashed", "failed"):
-        finding = _finding(life, state, now)
-        if not still_open:
-            incident = _incident(life, finding)
-            return [] if any(item.id == incident.id for item in known) else [incident]
-        return [_escalated(incident, finding) for incident in still_open if _gets_worse(incident, finding)]
-    return [_resolved(incident, life, state) for incident in still_open]
+    own = [item for item in known if item.kind in LIVENESS_KINDS and _is_about(item, life)]
+    still_open = [incident for incident in own if incident.state == "open"]
+    if state not in ("stalled", "crashed", "failed"):
+        return [_resolved(incident, life, state) for incident in still_open]
+    finding = _finding(life, state, now)
+    cause = _cause_of(life, known) if finding.severity == "critical" else None
+    if cause is not None and not any(incident.severity == "critical" for incident in still_open):
+        return [] if any(_is_same(finding, item) for item in cause.findings) else [_attached(cause, finding)]
+    if not still_open:
+        incident = _incident(life, finding)
+        return [] if any(item.id == incident.id for item in own) else [incident]
+    return [_escalated(incident, finding) for incident in still_open if _gets_worse(incident, finding)]
+
+
+def _cause_of(life: Life, known: list[Incident]) -> Incident | None:
+    """Return the critical incident of this session, or of another rank, that a crash is a consequence of."""
+    for incident in known:
+        is_here = incident.run_id == life.run_id and not incident.late
+        is_ours = incident.session_id == life.session_id or incident.rank != life.rank
+        is_bad = incident.severity == "critical" and incident.state == "open"
+        if is_here and is_ours and is_bad and incident.kind not in LIVENESS_KINDS:
+            return incident
+    return None
+
+
+def _attached(incident: Incident, finding: Finding) -> Incident:
+    return replace(
+        incident,
+        findings=[*incident.findings, finding],
+        evidence=[*incident.evidence, *finding.evidence],
+        why=[*incident.why, *(f"Then {item.text}." for item in finding.evidence)],
+        revision=incident.revision + 1,
+    )
+
+
+def _is_same(finding: Finding, known: Finding) -> bool:
+    there = ("session", "rank")
+    return finding.kind == known.kind and all(finding.facts[name] == known.facts.get(name) for name in there)
 
 
 def _finding(life: Life, state: LifeState, now: float) -> Finding:
@@ -94,10 +129,12 @@ def _finding(life: Life, state: LifeState, now: float) -> Finding:
         text = f"training ended with an error: {life.error or 'none was reported'}"
     else:
         text = f"nothing was heard for {now - life.last_seen_at:.0f} s; the last step is {step}"
-    facts = {"error": life.error} if life.error else {}
+    facts: Flags = {"rank": life.rank, "session": life.session_id}
+    if life.error:
+        facts["error"] = life.error
     return Finding(
         kind=kind, severity=severity, onset_step=step, detected_step=step,
-        evidence=(Evidence(text=text, step=step),), facts=dict(facts),
+        evidence=(Evidence(text=text, step=step),), facts=facts,
     )  # fmt: skip
 
 

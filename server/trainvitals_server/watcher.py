@@ -18,7 +18,7 @@ from trainvitals_server.detector import Changed, EnqueueAlerts, save_changes
 from trainvitals_server.errors import Busy, StorageFailed
 from trainvitals_server.incident import Incident
 from trainvitals_server.liveness import DEFAULT_PROMISE_S, Life, LifeState, state_of, watch
-from trainvitals_server.store import Store, lives
+from trainvitals_server.store import Store, lives, streams
 from trainvitals_server.store.lives import SessionRow
 from trainvitals_server.store.runs import StreamKey
 
@@ -26,6 +26,8 @@ TICK_S = 2.0
 LOOK_BACK_S = 3600.0  # sessions that ended longer ago are not looked at
 # After a start nobody is judged before a client had time to find the server again: it tries every 30 s.
 RECONNECT_S = 60.0
+# A session that failed is judged once the detector has seen its last rows: they may hold the reason.
+DETECTOR_S = 30.0  # but no longer than this
 MAX_SIGNS = 10_000
 
 # What a run is when its ranks differ: the first of these that one of them is.
@@ -136,8 +138,15 @@ def judge(
     rows = lives.watched_sessions(connection, now - LOOK_BACK_S)
     found = [_life(connection, row, signs.get(row.key), started_at, now) for row in rows]
     run_ids = {row.key.run_id for row in rows}
-    changed = watch(found, lives.incidents_of_runs(connection, run_ids), now)
+    judged = [life for life in found if not _is_unread(connection, life, now)]
+    changed = watch(judged, lives.incidents_of_runs(connection, run_ids), now)
     return Judgement(changed, _states(rows, found, now))
+
+
+def _is_unread(connection: sqlite3.Connection, life: Life, now: float) -> bool:
+    if state_of(life, now) != "failed" or now - life.last_seen_at > DETECTOR_S:
+        return False
+    return not streams.has_folded(connection, StreamKey(life.run_id, life.rank, life.session_id))
 
 
 def _life(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
+from trainvitals_server.incident import Incident
 from trainvitals_server.liveness import CRASH_AFTER_S, GRACE_S, Life, state_of, watch
 
 LIFE = Life("run", 0, "session", last_seen_at=100.0, promised_at=110.0, last_step=42)
@@ -61,6 +63,48 @@ def test_a_failed_session_is_a_crash_with_its_error() -> None:
     (incident,) = watch([replace(LIFE, status="failed", error="ValueError: no")], [], 101.0)
     assert incident.kind == "run_crashed"
     assert "ValueError: no" in incident.verdict
+
+
+FAILED = replace(LIFE, status="failed", error="ValueError: no")
+NAN = Incident(
+    id="1", run_id="run", kind="sudden_nan", severity="critical", onset_step=40, detected_step=40,
+    session_id="session",
+)  # fmt: skip
+
+
+def test_a_crash_after_an_open_critical_incident_is_its_consequence() -> None:
+    (incident,) = watch([FAILED], [NAN], 101.0)
+    assert (incident.id, incident.kind, incident.findings[-1].kind) == ("1", "sudden_nan", "run_crashed")
+    assert incident.revision == NAN.revision + 1
+    assert watch([FAILED], [incident], 102.0) == []
+
+
+def test_the_ranks_that_fail_after_another_rank_broke_down_are_its_consequence() -> None:
+    lives = [FAILED, replace(FAILED, rank=1, session_id="other"), replace(FAILED, rank=2, session_id="third")]
+    (incident,) = watch(lives, [NAN], 101.0)
+    assert [finding.facts["rank"] for finding in incident.findings] == [0, 1, 2]
+    assert watch(lives, [incident], 102.0) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        msgspec.structs.replace(NAN, severity="warning"),
+        msgspec.structs.replace(NAN, state="resolved"),
+        msgspec.structs.replace(NAN, session_id="an earlier one"),
+        msgspec.structs.replace(NAN, late=True),
+    ],
+)
+def test_a_crash_beside_another_story_is_an_incident_of_its_own(other: Incident) -> None:
+    (incident,) = watch([FAILED], [other], 101.0)
+    assert (incident.kind, incident.severity) == ("run_crashed", "critical")
+
+
+def test_a_stall_that_becomes_a_crash_pages_nobody_who_knows_why() -> None:
+    (stall,) = watch([LIFE], [NAN], STALLED_AT)
+    assert stall.kind == "run_stalled"
+    (incident,) = watch([LIFE], [NAN, stall], CRASHED_AT)
+    assert (incident.id, incident.findings[-1].kind) == ("1", "run_crashed")
 
 
 @pytest.mark.parametrize("status", ["finished", "interrupted", "stopped"])

@@ -10,12 +10,13 @@ import pytest
 from client_frames import hello, steps
 from trainvitals import wire
 from trainvitals_server.detector import save_changes
+from trainvitals_server.finding import Kind, Severity
 from trainvitals_server.incident import Incident
-from trainvitals_server.store import lives, runs
+from trainvitals_server.store import lives, runs, streams
 from trainvitals_server.store.database import Database
 from trainvitals_server.store.incidents import list_incidents
 from trainvitals_server.store.runs import StreamKey
-from trainvitals_server.watcher import RECONNECT_S, Sign, judge
+from trainvitals_server.watcher import DETECTOR_S, RECONNECT_S, Sign, judge
 
 T = TypeVar("T")
 TIMEOUT_S = 20.0
@@ -53,6 +54,16 @@ class Watched:
 
     def enqueue(self, _connection: Connection, incident: Incident, change: str, _now: float) -> None:
         self.alerts.append((incident.kind, change))
+
+    def fold(self, seq: int) -> None:
+        """Say that the detector has seen the frames of the session up to `seq`."""
+        self.do(lambda c: streams.save_fold(c, KEY.run_id, b"", {streams.stream_name(0, "s1"): seq}))
+
+    def found(self, kind: Kind, severity: Severity) -> None:
+        """Store what the detector says of the last step."""
+        incident = Incident(id="1", run_id="run", kind=kind, severity=severity, onset_step=2, detected_step=2,
+                            session_id="s1", why=["the loss is NaN"])  # fmt: skip
+        self.do(lambda c: save_changes(c, [incident], self.enqueue, NOW))
 
     def state(self) -> str:
         return str(self.do(lambda c: c.execute("SELECT state FROM run").fetchone()[0]))
@@ -122,11 +133,31 @@ def test_a_session_that_was_started_again_is_over(watched: Watched) -> None:
 def test_a_bye_with_an_error_is_told_with_it_and_names_the_checkpoint(watched: Watched) -> None:
     checkpoint = wire.Event(seq=2, step=2, kind="checkpoint", data={"path": "x"})
     watched.append(checkpoint, wire.Bye(seq=3, status="failed", step=2, error="ValueError: boom"))
+    watched.fold(3)
     assert watched.judge(NOW + 1.0) == [("run_crashed", "critical", "open")]
     (incident,) = watched.do(lambda c: list_incidents(c, "run"))
     assert "ValueError: boom" in incident.verdict
     assert incident.weights.last_checkpoint_step == 2
     assert watched.state() == "failed"
+
+
+def test_a_failure_waits_until_the_detector_has_seen_the_last_rows(watched: Watched) -> None:
+    watched.append(wire.Bye(seq=2, status="failed", step=2, error="ValueError: boom"))
+    watched.fold(1)
+    assert watched.judge(NOW + 1.0) == []
+    assert watched.judge(NOW + DETECTOR_S + 1.0) == [("run_crashed", "critical", "open")]
+
+
+def test_a_failure_after_a_critical_incident_is_told_with_it_and_pages_nobody_again(watched: Watched) -> None:
+    watched.found("sudden_nan", "critical")
+    watched.append(wire.Bye(seq=2, status="failed", step=2, error="ValueError: NaN loss"))
+    watched.fold(2)
+    assert watched.judge(NOW + 1.0) == [("sudden_nan", "critical", "open")]
+    assert watched.judge(NOW + 3.0) == [], "it is said once"
+    (incident,) = watched.do(lambda c: list_incidents(c, "run"))
+    assert incident.findings[-1].kind == "run_crashed"
+    assert "ValueError: NaN loss" in incident.why[-1]
+    assert watched.alerts == [("sudden_nan", "new"), ("sudden_nan", "updated")]
 
 
 @pytest.mark.parametrize("status", ["finished", "interrupted", "stopped"])

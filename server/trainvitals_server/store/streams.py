@@ -121,6 +121,20 @@ def judged(connection: sqlite3.Connection, since: float) -> list[tuple[StreamKey
     ]
 
 
+def has_folded(connection: sqlite3.Connection, key: StreamKey) -> bool:
+    """Return whether the saved fold has seen everything of this session."""
+    row = connection.execute(
+        "SELECT acked_seq, streams FROM session JOIN fold USING (run_id)"
+        " WHERE (run_id, rank, session_id) = (?, ?, ?)",
+        key,
+    ).fetchone()
+    if row is None:
+        return False
+    seen: int = json.loads(row[1]).get(stream_name(key.rank, key.session_id), _UNSEEN)
+    acked_seq: int = row[0]
+    return seen >= acked_seq
+
+
 def is_late(connection: sqlite3.Connection, key: StreamKey) -> bool:
     """Return whether an old spool is being uploaded into this session."""
     row = connection.execute(
