@@ -33,6 +33,9 @@ MAX_PACKET_BYTES = 8 << 20  # one POST body: several frames
 MAX_ROWS = 4096  # rows of one Steps frame: one storage block
 MAX_COLUMNS = 256  # series of one frame; a run's own cap is the server's
 MAX_LAYERS = 4096
+MAX_MASKED_CELLS = (
+    1 << 18
+)  # of layers in one frame: a missing cell is one bit here and many bytes once decoded
 MAX_NAME_CHARS = 200  # names of runs, layers, series; longer ones are cut, with an ellipsis
 MAX_TEXT_CHARS = 4000  # messages, notes
 MAX_TAGS = 32
@@ -511,6 +514,8 @@ def _check_steps(frame: Steps) -> None:
     if frame.count < 1 or not 0 <= frame.first_step <= MAX_STEP - frame.count + 1:
         raise MalformedFrame(f"{frame.count} rows from step {frame.first_step}")
     _check_range("layout_id", frame.layout_id, 0, MAX_NUMBER)
+    masks = [column.mask or b"" for column in frame.layer_columns.values()]
+    _check_count("cells with a mask", sum(8 * len(mask) for mask in masks), MAX_MASKED_CELLS)
     frame.step_numbers()
     for column in frame.columns.values():
         column.check(frame.count)

@@ -174,6 +174,17 @@ LOSS = {"loss": wire.Column.pack([1.0])}
         ),
         (wire.Steps(seq=1, first_step=0, count=1, columns={LONG: LOSS["loss"]}), "a series name of 201"),
         (steps(1, 0, 4097), "4097 rows"),
+        (
+            wire.Steps(
+                seq=1,
+                first_step=0,
+                count=4096,
+                layer_columns={
+                    name: wire.Column(dtype="u1", data=b"", mask=bytes(1 << 15)) for name in ("a", "b")
+                },
+            ),
+            "524288 cells with a mask; the limit is 262144",
+        ),
         (wire.Bye(seq=1, status="failed", error="x" * 4001), "4001 characters of error"),
         (wire.Gap(seq=1, last_seq=1, reason=LONG), "a reason of 201"),
         (wire.Event(seq=1, step=0, kind="message", data={"text": "x" * wire.MAX_FRAME_BYTES}), "a frame of"),
