@@ -25,7 +25,8 @@ PASSING_KINDS = frozenset({
 # Training itself goes on beside these: what else goes wrong in it is not their doing.
 BYSTANDERS = frozenset({"validation_nonfinite", "metric_nonfinite"})
 SIGHTS_OF_THEIR_OWN = frozenset({"slow_steps"})  # no failure of the numbers makes a step slow
-CAUSES_OF_THEIR_OWN = frozenset({"optimizer_epsilon"})  # whatever follows is this one's doing
+# Whatever follows is this one's doing.
+CAUSES_OF_THEIR_OWN = frozenset({"optimizer_epsilon", "scaler_misuse", "activation_overflow"})
 PRECEDENCE = (
     "immediate_blowup", "sudden_nan", "fast_divergence", "gradual_divergence", "nonfinite_gradient",
     "exploding_gradient", "nonfinite_weight", "loss_scale_collapse",
@@ -39,6 +40,7 @@ class Book(msgspec.Struct):
     session_id: str
     rank: int = 0
     late: bool = False
+    group: str = ""
     incidents: list[Incident] = []
 
     def add(self, finding: Finding) -> Incident | None:
@@ -74,7 +76,7 @@ class Book(msgspec.Struct):
     def _open(self, finding: Finding) -> Incident:
         brief = finding.phase == "resolve" or finding.kind in BRIEF_KINDS
         incident = Incident(
-            id=incident_id(self.run_id, self.rank, self.session_id, finding),
+            id=self._next_id(finding),
             run_id=self.run_id, kind=finding.kind, severity=finding.severity,
             state="resolved" if brief else "open",
             onset_step=finding.onset_step, detected_step=finding.detected_step,
@@ -85,6 +87,12 @@ class Book(msgspec.Struct):
         )  # fmt: skip
         self.incidents.append(incident)
         return incident
+
+    def _next_id(self, finding: Finding) -> str:
+        """Return an id that names neither rank nor step: an earlier finding of another rank keeps it."""
+        born = _birth(finding)
+        count = sum(_birth(incident.findings[0]) == born for incident in self.incidents)
+        return _digest(self.run_id, self.group or self.session_id, born, str(count))
 
     def _attach(self, place: int, finding: Finding) -> Incident | None:
         incident = self.incidents[place]
@@ -111,7 +119,7 @@ class Book(msgspec.Struct):
         for place in reversed(range(len(self.incidents))):
             incident = self.incidents[place]
             if incident.state == "open" and any(
-                _ends(finding, known) for known in _endable(finding, incident)
+                is_end_of(finding, known) for known in _endable(finding, incident)
             ):
                 if state == "withdrawn" and incident.nonfinite_step is not None:
                     return None
@@ -148,8 +156,23 @@ def precedence(finding: Finding) -> tuple[int, int]:
 
 def incident_id(run_id: str, rank: int, session_id: str, finding: Finding) -> str:
     """Return the id that folding the same rows again gives again."""
-    text = "\x1f".join((run_id, str(rank), session_id, finding.key))
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    return _digest(run_id, str(rank), session_id, finding.key)
+
+
+def is_end_of(news: Finding, known: Finding) -> bool:
+    """Return whether `news` says that `known` is over or was wrong."""
+    if news.nonfinite_step is not None:
+        return known.nonfinite_step == news.nonfinite_step
+    same_kind = known.kind == news.kind or news.kind not in PASSING_KINDS
+    return same_kind and known.onset_step == news.onset_step and known.layer == news.layer
+
+
+def _birth(finding: Finding) -> str:
+    return "critical" if finding.severity == "critical" else f"{finding.severity}:{finding.kind}"
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:20]
 
 
 def _is_over(finding: Finding, incident: Incident) -> bool:
@@ -158,13 +181,6 @@ def _is_over(finding: Finding, incident: Incident) -> bool:
 
 def _endable(news: Finding, incident: Incident) -> Sequence[Finding]:
     return incident.findings[:1] if news.kind in PASSING_KINDS else incident.findings
-
-
-def _ends(news: Finding, known: Finding) -> bool:
-    if news.nonfinite_step is not None:
-        return known.nonfinite_step == news.nonfinite_step
-    same_kind = known.kind == news.kind or news.kind not in PASSING_KINDS
-    return same_kind and known.onset_step == news.onset_step and known.layer == news.layer
 
 
 def _lead(nonfinite_step: int | None, detected_step: int) -> int | None:

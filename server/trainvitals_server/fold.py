@@ -27,7 +27,7 @@ from trainvitals_server.detect.oscillation import OscillationFold
 from trainvitals_server.detect.overfitting import OverfittingFold
 from trainvitals_server.detect.overflow import OverflowFold
 from trainvitals_server.detect.plateau import PlateauFold
-from trainvitals_server.detect.rates import RateFold
+from trainvitals_server.detect.rates import RateFold, RateSummary
 from trainvitals_server.detect.runaway import RunawayFold
 from trainvitals_server.detect.silent_overflow import SilentOverflowFold
 from trainvitals_server.detect.speed import SpeedFold
@@ -35,6 +35,7 @@ from trainvitals_server.detect.validation import ValidationFold
 from trainvitals_server.diagnose import tell
 from trainvitals_server.finding import Finding
 from trainvitals_server.incident import Incident
+from trainvitals_server.ranks import MAX_ENTRIES, Entry, follow, merge, told_of_ranks
 
 SNAPSHOT_ROWS = 512  # a resumed run finds what was known at most so many rows before its checkpoint
 MAX_SNAPSHOTS = 16  # beyond it every second one goes
@@ -105,6 +106,7 @@ class Session(msgspec.Struct):
     environment: Environment | None = None
     checkpoints: list[int] = []
     stride: int = SNAPSHOT_ROWS
+    entries: list[Entry] = []
 
     def feed(self, batch: Batch) -> list[Incident]:
         """Fold rows, cut where a snapshot is due."""
@@ -137,12 +139,20 @@ class Session(msgspec.Struct):
         """Enter findings into the book and put each changed incident into words."""
         changed: dict[str, Incident] = {}
         for finding in findings:
+            self._log(finding)
             incident = self.book.add(finding)
             if incident is not None:
-                told = tell(incident, self._context())
+                told = tell(incident, self.context(self.detectors.rates.summary()))
                 self.book.put(told)
                 changed[told.id] = told
         return list(changed.values())
+
+    def _log(self, finding: Finding) -> None:
+        """Keep what other ranks' findings may have to be put in order with."""
+        is_full = len(self.entries) >= MAX_ENTRIES
+        if not is_full or (finding.severity == "critical" and len(self.entries) < 2 * MAX_ENTRIES):
+            entry = Entry(finding, self.book.rank, self.book.session_id, self.detectors.rates.summary())
+            self.entries.append(entry)
 
     def fork_at(self, step: int) -> Detectors | None:
         """Return what was known at the last snapshot before `step`."""
@@ -151,12 +161,13 @@ class Session(msgspec.Struct):
                 return msgspec.msgpack.decode(snapshot.state, type=Detectors)
         return None
 
-    def _context(self) -> Context:
+    def context(self, rates: RateSummary) -> Context:
+        """Return what is known about the run beside its rows."""
         return Context(
             environment=self.environment or Environment(),
             layers=tuple(self.layers),
             checkpoints=tuple(self.checkpoints),
-            rates=self.detectors.rates.summary(),
+            rates=rates,
             origin=self.detectors.origin,
         )
 
@@ -174,13 +185,15 @@ class RunFold(msgspec.Struct):
 
     run_id: str
     sessions: dict[str, Session] = {}
+    told: dict[str, dict[str, Incident]] = {}  # by group of ranks: what was said of each incident last
 
     def hello(self, hello: Hello) -> None:
         """Begin a session, or go on with it after a reconnect."""
         key = _key(hello.rank, hello.session_id)
         if key in self.sessions:
             return
-        book = Book(self.run_id, hello.session_id, hello.rank, hello.late)
+        group = "" if hello.late else self._group(hello.rank, hello.session_ordinal)
+        book = Book(self.run_id, hello.session_id, hello.rank, hello.late, group)
         session = Session(book, hello.session_ordinal, environment=hello.environment)
         if hello.resume_step is not None:
             session.detectors = self._known_at(hello) or session.detectors
@@ -197,7 +210,8 @@ class RunFold(msgspec.Struct):
 
     def rows(self, rank: int, session_id: str, batch: Batch) -> list[Incident]:
         """Fold rows of one session; return the incidents that are new or changed."""
-        return self._session(rank, session_id).feed(batch)
+        session = self._session(rank, session_id)
+        return self._of_all_ranks(session, session.feed(batch))
 
     def event(self, rank: int, session_id: str, event: Event) -> list[Incident]:
         """Fold an event of one session; return the incidents that are new or changed."""
@@ -206,7 +220,8 @@ class RunFold(msgspec.Struct):
             session.checkpoints = [*session.checkpoints[-63:], event.step]
         if event.kind != "validation":
             return []
-        return session.enter(session.detectors.validated(event.step, event.data))
+        found = session.detectors.validated(event.step, event.data)
+        return self._of_all_ranks(session, session.enter(found))
 
     def bye(self, rank: int, session_id: str, bye: Bye) -> list[Incident]:
         """Note the end of a session; a finished one has nothing more to say."""
@@ -215,7 +230,13 @@ class RunFold(msgspec.Struct):
 
     def incidents(self) -> list[Incident]:
         """Return all incidents of the run, in order of detection."""
-        found = [incident for session in self.sessions.values() for incident in session.book.incidents]
+        found = [
+            incident
+            for session in self.sessions.values()
+            if session.book.group not in self.told
+            for incident in session.book.incidents
+        ]
+        found += [item for told in self.told.values() for item in told.values() if item.findings]
         return sorted(found, key=lambda incident: (incident.detected_step, incident.rank, incident.id))
 
     def dump(self) -> bytes:
@@ -232,6 +253,36 @@ class RunFold(msgspec.Struct):
         if key not in self.sessions:
             self.sessions[key] = Session(Book(self.run_id, session_id, rank))
         return self.sessions[key]
+
+    def _group(self, rank: int, ordinal: int) -> str:
+        """Return what the ranks of one life of the run share; "" for one that has this rank already."""
+        group = f"life {ordinal}"
+        peers = self._ranks(group)
+        return "" if any(session.book.rank == rank for session in peers) else group
+
+    def _ranks(self, group: str) -> list[Session]:
+        return [session for session in self.sessions.values() if group and session.book.group == group]
+
+    def _of_all_ranks(self, session: Session, changed: list[Incident]) -> list[Incident]:
+        """Return what `changed` in one rank as what changes in the incidents of all its ranks."""
+        ranks = self._ranks(session.book.group)
+        if len(ranks) < 2 or not changed:
+            return changed
+        before = self.told.get(session.book.group)
+        if before is None:  # what the first rank said while it was alone
+            before = {
+                item.id: item for other in ranks if other is not session for item in other.book.incidents
+            }
+        by_name = {rank.book.session_id + str(rank.book.rank): rank for rank in ranks}
+        now: dict[str, Incident] = {}
+        for story in merge(
+            self.run_id, session.book.group, (entry for rank in ranks for entry in rank.entries)
+        ):
+            first = story.first
+            context = by_name[first.session_id + str(first.rank)].context(first.rates)
+            now[story.incident.id] = told_of_ranks(story, tell(story.incident, context))
+        self.told[session.book.group], news = follow(before, now)
+        return news
 
     def _known_at(self, hello: Hello) -> Detectors | None:
         assert hello.resume_step is not None
