@@ -7,19 +7,23 @@ base install.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from trainvitals.wire import Hello
+from trainvitals.wire import Hello, Layout
 from trainvitals_server.codec import dumps
 from trainvitals_server.detect.needs import coverage
 from trainvitals_server.fold import RunFold
 from trainvitals_server.incident import Incident
-from trainvitals_server.logfile import Log, UnreadableLog, read_log
+from trainvitals_server.log_report import chart_width, report, show
+from trainvitals_server.logfile import Log, read_log
+from trainvitals_server.progress import Progress
+from trainvitals_server.readers import NothingToJudge, UnreadableLog, is_log, printable
 
-SUFFIXES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz")
-MARKS = {"critical": "!!", "warning": " !", "info": "  "}
+HEALTHY, TROUBLED, UNREADABLE = 0, 1, 2
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,80 +34,96 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Judge the files and return the exit code."""
-    worst = 0
-    for path in _files(args.files):
-        try:
-            log = read_log(path)
-        except UnreadableLog as error:
-            worst = 2
-            _say_unreadable(error, as_json=args.json)
-            continue
-        incidents = judge(log)
-        if worst < 2 and any(incident.severity != "info" for incident in incidents):
-            worst = 1
-        sys.stdout.write(_json_line(log, incidents) if args.json else _text(log, incidents))
-    return worst
+    try:
+        return _check(args.files, as_json=args.json)
+    except BrokenPipeError:  # whoever read the report has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREADABLE
 
 
 def judge(log: Log) -> list[Incident]:
     """Return the incidents of a log, in order; a branch goes on with what was known before it."""
-    fold = RunFold(log.path.name)
+    fold = RunFold(printable(log.path.name))
     for ordinal, branch in enumerate(log.branches):
         session = str(ordinal)
         resume = int(branch.steps[0]) if ordinal else None
         fold.hello(Hello(run_id=fold.run_id, session_id=session, session_ordinal=ordinal, resume_step=resume))
+        if log.layers:
+            fold.layout(0, session, Layout(seq=1, layout_id=1, layers=list(log.layers)))
         fold.rows(0, session, branch)
     return fold.incidents()
 
 
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            yield from sorted(item for item in path.rglob("*") if item.name.endswith(SUFFIXES))
-        else:
-            yield path
+def _check(paths: Sequence[Path], *, as_json: bool) -> int:
+    files = [file for path in paths for file in _files(path)]
+    progress = Progress(sys.stderr, sum(_bytes(file.path) for file in files))
+    worst = HEALTHY
+    for file in files:
+        try:
+            if file.trouble:
+                raise UnreadableLog(file.path, file.trouble)
+            log = read_log(file.path, progress.advance)
+        except UnreadableLog as error:
+            progress.clear()
+            if file.is_found and isinstance(error, NothingToJudge):
+                sys.stderr.write(f"left out: {error}\n")
+                continue
+            worst = UNREADABLE
+            _say_unreadable(error, as_json=as_json)
+            continue
+        incidents = judge(log)
+        if worst == HEALTHY and any(incident.severity != "info" for incident in incidents):
+            worst = TROUBLED
+        progress.clear()
+        _say(log, incidents, as_json=as_json)
+    return worst
+
+
+class _File(NamedTuple):
+    path: Path
+    is_found: bool = False  # in a folder, so nobody said that it is a log
+    trouble: str = ""
+
+
+def _files(path: Path) -> Iterator[_File]:
+    if not path.is_dir():
+        yield _File(path)
+        return
+    found = sorted(file for file in path.rglob("*") if is_log(file) and file.is_file())
+    yield from (_File(file, is_found=True) for file in found)
+    if not found:
+        yield _File(path, trouble="no log in this folder: .csv, .jsonl, event files of TensorBoard, ...")
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _say(log: Log, incidents: Sequence[Incident], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(_json_line(log, incidents))
+    else:
+        is_plain = not (sys.stdout.encoding or "").lower().startswith("utf")
+        show(report(log, incidents, width=chart_width(), is_plain=is_plain), sys.stdout)
 
 
 def _say_unreadable(error: UnreadableLog, *, as_json: bool) -> None:
     if as_json:
-        empty: dict[str, object] = {"rows": 0, "incidents": [], "ran": [], "skipped": []}
-        line = {"file": str(error.path), **empty, "error": str(error)}
+        empty: dict[str, object] = {"rows": 0, "incidents": [], "ran": [], "skipped": {}}
+        line = {"file": printable(str(error.path)), **empty, "error": str(error)}
         sys.stdout.write(dumps(line).decode() + "\n")
-    sys.stderr.write(f"{error}\n")
+    sys.stderr.write(f"{error!s}\n")
 
 
 def _json_line(log: Log, incidents: Sequence[Incident]) -> str:
     ran, skipped = coverage(log.series)
-    line = {
-        "file": str(log.path), "rows": log.rows, "incidents": list(incidents), "ran": ran,
-        "skipped": [{"kind": item.kind, "reason": item.reason} for item in skipped], "notes": log.notes,
+    line: dict[str, object] = {
+        "file": printable(str(log.path)), "rows": log.rows, "incidents": list(incidents), "ran": ran,
+        "skipped": {item.kind: item.reason for item in skipped},
     }  # fmt: skip
+    if log.notes:
+        line["notes"] = log.notes
     return dumps(line).decode() + "\n"
-
-
-def _text(log: Log, incidents: Sequence[Incident]) -> str:
-    ran, skipped = coverage(log.series)
-    first, last = int(log.branches[0].steps[0]), int(log.branches[-1].steps[-1])
-    loud = [incident for incident in incidents if incident.severity != "info"]
-    lines = [f"{log.path}: {log.rows} rows, steps {first} to {last}: {_summary(loud)}"]
-    lines += [f"   note: {note}" for note in log.notes]
-    for incident in incidents:
-        lines += _incident_lines(incident)
-    reasons: dict[str, list[str]] = {}
-    for item in skipped:
-        reasons.setdefault(item.reason, []).append(item.kind)
-    lines.append(f"   looked for: {', '.join(ran)}")
-    lines += [f"   not looked for ({reason}): {', '.join(kinds)}" for reason, kinds in reasons.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _summary(loud: Sequence[Incident]) -> str:
-    return "healthy" if not loud else "1 incident" if len(loud) == 1 else f"{len(loud)} incidents"
-
-
-def _incident_lines(incident: Incident) -> list[str]:
-    lines = [f"{MARKS[incident.severity]} {incident.kind}: {incident.verdict}"]
-    if incident.severity != "info":
-        lines += [f"     why:  {line}" for line in incident.why[:3]]
-        lines += [f"     next: {line}" for line in incident.next[:2]]
-    return lines

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,9 @@ import pytest
 from traces import gradual, learning, sudden
 from trainvitals.wire import FloatArray
 from trainvitals_server.cli import main
-from trainvitals_server.logfile import UnreadableLog, read_log
+from trainvitals_server.logfile import read_log
+from trainvitals_server.progress import Progress
+from trainvitals_server.readers import UnreadableLog
 
 
 def write_csv(path: Path, loss: Sequence[float] | FloatArray, steps: Sequence[int] | None = None) -> Path:
@@ -45,7 +51,7 @@ def test_what_could_not_be_looked_for_is_said_with_the_reason(
 ) -> None:
     _, (line,) = check(write_csv(tmp_path / "a.csv", learning(50)), capsys=capsys)
     assert "gradual_divergence" in line["ran"]
-    assert {"kind": "exploding_gradient", "reason": "no series grad_norm"} in line["skipped"]
+    assert line["skipped"]["exploding_gradient"] == "no series grad_norm"
 
 
 def test_the_human_report_says_verdict_and_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +126,7 @@ def test_json_lines_with_other_names_are_read(tmp_path: Path, capsys: pytest.Cap
 def test_a_broken_line_of_json_is_told_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"step": 0, "loss": 1}\n{nonsense\n{"step": 1, "loss": 1}\n')
-    with pytest.raises(UnreadableLog, match=r"a\.jsonl:2: no JSON"):
+    with pytest.raises(UnreadableLog, match=r"a\.jsonl:2:2: no JSON"):
         read_log(path)
 
 
@@ -140,5 +146,119 @@ def test_a_folder_is_searched(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     write_csv(tmp_path / "in" / "a.csv", learning(20))
     write_csv(tmp_path / "b.csv", learning(20))
     (tmp_path / "notes.txt").write_text("no log")
+    (tmp_path / "config.json").write_text("{}")
     _, lines = check(tmp_path, capsys=capsys)
     assert [Path(str(line["file"])).name for line in lines] == ["b.csv", "a.csv"]
+
+
+def command(*words: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `trainvitals check` in a process of its own, without rich, as with the base install."""
+    code = "import sys; sys.modules['rich'] = None; from trainvitals_server.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, "check", *words],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONUTF8": "1", **(environ or {})},
+        timeout=60,
+    )
+
+
+def test_a_clean_log_has_the_fields_of_the_interface_and_no_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, (line,) = check(write_csv(tmp_path / "a.csv", learning(50)), capsys=capsys)
+    assert list(line) == ["file", "rows", "incidents", "ran", "skipped"]
+
+
+def test_what_was_odd_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, (line,) = check(write_csv(tmp_path / "a.csv", learning(4), [0, 1, 1, 2]), capsys=capsys)
+    assert line["notes"] == ["1 step came twice: the later row counts"]
+
+
+def test_tables_in_a_folder_that_are_no_logs_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "labels.csv").write_text("name,label\na,good\n")
+    assert main(["check", str(tmp_path / "labels.csv")]) == 2
+    write_csv(tmp_path / "a.csv", learning(20))
+    capsys.readouterr()
+    assert main(["check", str(tmp_path)]) == 0
+    assert "left out" in capsys.readouterr().err
+
+
+def test_a_folder_without_logs_ends_with_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(tmp_path)]) == 2
+    assert "no log in this folder" in capsys.readouterr().err
+
+
+def test_the_report_draws_the_loss_and_marks_the_onset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["check", str(write_csv(tmp_path / "a.csv", gradual().columns["loss"].values))])
+    text = capsys.readouterr().out
+    assert "█" in text
+    assert "^" in text
+    assert "loss, log scale, steps 0 to 1999" in text
+
+
+def test_without_rich_the_same_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_csv(tmp_path / "a.csv", sudden().columns["loss"].values)
+    main(["check", str(path)])
+    done = command(str(path))
+    assert done.returncode == 1
+    assert done.stdout == capsys.readouterr().out
+
+
+def test_a_terminal_that_knows_ascii_only_gets_a_chart_too(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", gradual().columns["loss"].values)
+    done = command(str(path), environ={"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "##" in done.stdout
+    assert done.stdout.isascii()
+
+
+def test_a_reader_that_goes_away_makes_no_traceback(tmp_path: Path) -> None:
+    for number in range(30):
+        write_csv(tmp_path / f"{number}.csv", learning(20))
+    words = [sys.executable, "-m", "trainvitals_server.cli", "check", str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_a_file_name_that_is_no_text_is_no_trouble(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / os.fsdecode(b"a\xff\x1b.csv")
+    code, (line,) = check(write_csv(path, sudden().columns["loss"].values), capsys=capsys)
+    assert code == 1
+    assert line["file"].endswith(r"a\udcff\x1b.csv")
+    assert main(["check", str(path)]) == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_drawn_on_a_terminal_once_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainvitals_server.progress.PATIENCE_S", -1.0)
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        progress = Progress(stream, 200)
+        progress.advance(50)
+        progress.clear()
+    assert " 25%" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+    assert pipe.getvalue() == ""
+
+
+def test_progress_counts_the_bytes_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"step,loss\n0,1.5\n"))
+    counted: list[int] = []
+    read_log(path, counted.append)
+    assert sum(counted) == path.stat().st_size
