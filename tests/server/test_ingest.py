@@ -40,12 +40,12 @@ def post(server: ServerProcess, *frames: wire.ClientFrame | bytes) -> list[wire.
 
 def test_hello_is_welcomed_with_what_is_committed_and_where_to_look(server: ServerProcess) -> None:
     with Client(server.websocket_url) as client:
-        url = f"{server.url}/runs/welcome%20%2F%20me"
-        assert client.ask(hello("welcome / me")) == wire.Welcome(acked_seq=0, dashboard_url=url)
+        url = f"{server.url}/runs/welcome%20%26%20me"
+        assert client.ask(hello("welcome & me")) == wire.Welcome(acked_seq=0, dashboard_url=url)
         client.send(steps(1, 0, [1.0]))
         client.wait_for_ack(1)
     with Client(server.websocket_url) as client:
-        assert client.ask(hello("welcome / me")) == wire.Welcome(acked_seq=1, dashboard_url=url)
+        assert client.ask(hello("welcome & me")) == wire.Welcome(acked_seq=1, dashboard_url=url)
 
 
 def test_a_frame_that_was_acked_is_in_the_database_with_its_very_bytes(server: ServerProcess) -> None:
