@@ -5,17 +5,8 @@ Only texts; which cause applies is decided in `causes`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One cause. `title` completes the sentence "Most likely ..."."""
-
-    title: str
-    fix: str
-    snippet: str = ""
-
+from trainvitals_server.entry import Entry
+from trainvitals_server.stuck_catalogue import STUCK_CATALOGUE
 
 CATALOGUE: dict[str, Entry] = {
     "learning_rate_too_high": Entry(
@@ -194,13 +185,19 @@ x, y = x[good], y[good]
     ),
     "bad_label": Entry(
         "the labels: NaN, infinite, or outside the range that the loss is defined for",
-        "Check the labels' range: class ids run from 0 to classes - 1, probabilities from 0 to 1.",
+        "Check the labels' range: class ids run from 0 to classes - 1, probabilities from 0 to 1. Labels of "
+        "-1 and 1, of 1 and 2, or of 0 to 255 must be brought to 0 to 1 for a cross-entropy.",
         """\
 import numpy as np
 
-print("labels from", np.min(y), "to", np.max(y), "bad:", (~np.isfinite(np.asarray(y, "float64"))).sum())
-good = np.isfinite(np.asarray(y, "float64")).reshape(len(y), -1).all(axis=1)
-x, y = x[good], y[good]
+labels = np.asarray(y, "float64").reshape(len(y), -1)
+print("labels from", np.nanmin(labels), "to", np.nanmax(labels))
+name = getattr(model.loss, "name", str(model.loss))
+low, high = (0, 1) if "crossentropy" in name else (-np.inf, np.inf)
+if "sparse" in name:
+    high = model.output_shape[-1] - 1
+good = (np.isfinite(labels) & (labels >= low) & (labels <= high)).all(axis=1)
+x, y = x[good], y[good]  # or repair them: (y + 1) / 2, y - 1, y / 255
 """,
     ),
     "optimizer_epsilon": Entry(
@@ -364,6 +361,7 @@ def train_step(x, y):
     return loss, gradients
 """,
     ),
+    **STUCK_CATALOGUE,
     "unknown": Entry(
         "a cause that these signals cannot tell apart",
         "Run the failing step once more with `tf.debugging.enable_check_numerics()` and "

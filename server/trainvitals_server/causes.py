@@ -15,6 +15,7 @@ from trainvitals_server.detect.rows import Flags
 from trainvitals_server.incident import Cause, Incident
 from trainvitals_server.layer_causes import dead, fading, silent_overflow
 from trainvitals_server.scaler_causes import misused, never_unscaled
+from trainvitals_server.stuck_causes import STUCK_RULES
 from trainvitals_server.suspects import LOSS, suspects_of
 
 MAX_CAUSES = 4
@@ -238,5 +239,6 @@ def _unknown(case: Case) -> Iterator[Guess]:
 Rule = Callable[[Case], Iterator[Guess]]
 RULES: tuple[Rule, ...] = (
     _data, _class_ids, _half, _undefined, _first_step, _growth, _epsilon, _spike, _scaler, _variables,
-    dead, fading, silent_overflow, misused, never_unscaled, _unknown,
+    dead, fading, silent_overflow, misused, never_unscaled, *STUCK_RULES,
+    _unknown,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from trainvitals_server.verdicts import verdict_of
 SURE = 0.9  # above it a cause is stated, below it is "likely"
 MAX_WHY = 8
 MAX_BAD_LAYERS = 32
-HARMLESS = ("validation_nonfinite", "transient_overflow")
+HARMLESS = ("validation_nonfinite", "metric_nonfinite", "transient_overflow", "slow_steps")
 
 
 def tell(incident: Incident, context: Context) -> Incident:

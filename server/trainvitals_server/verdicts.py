@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from trainvitals_server.case import Case
 from trainvitals_server.layer_verdicts import LAYER_VERDICTS
+from trainvitals_server.stuck_verdicts import STUCK_VERDICTS
 
 FAR_AWAY_ROWS = 1e5  # a forecast beyond it says nothing
 
@@ -171,4 +172,5 @@ VERDICTS: dict[str, Callable[[Case], str]] = {
     "transient_overflow": _transient,
     "validation_nonfinite": _validation,
     **LAYER_VERDICTS,
+    **STUCK_VERDICTS,
 }

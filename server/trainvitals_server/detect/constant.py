@@ -1,8 +1,9 @@
-"""Silent constant: the loss stands still to the last bit while no gradient, or no finite one, comes back.
+"""Silent constant: nothing is learned, and no number looks wrong.
 
-Frameworks print a NaN loss as 0, and a loss that does not depend on the weights has a zero gradient; neither
-looks like a failure. A loss that was learned down to exactly 0 (a hinge) is none. Needs `loss` and one of
-`grad_norm`, `grad_nonfinite`; without them only a loss that drops to exactly 0 out of the blue is found.
+The gradient is exactly 0 in every row (the loss does not depend on the weights), or the loss stands still to
+the last bit while gradients are not finite: frameworks print a NaN loss as 0. A loss that was learned down to
+exactly 0 (a hinge) is none. Needs `loss` and one of `grad_norm`, `grad_nonfinite`; without them only a loss
+that drops to exactly 0 out of the blue is found.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from trainvitals_server.batch import Batch
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Evidence, Finding
 
-STILL_ROWS = 32  # equal rows in a row
+STILL_ROWS = 32  # in a row
 HEAD_ROWS = 5
 RECENT_ROWS = 16  # rows before the loss stood still
 LEARNED_SHARE = 0.1  # a loss that had come so far down may well reach exactly 0
+LEARNED_DEPTH = 0.5  # of the loss at the start
 OVER_ROWS = 4  # rows that move again
 
 
@@ -33,82 +35,92 @@ class ConstantFold(msgspec.Struct):
     value: float | None = None
     since: int = 0
     rows: int = 0
-    zero_rows: int = 0
     bad_rows: int = 0
-    blind_rows: int = 0
+    known_rows: int = 0
+    zero_since: int = 0
+    zero_rows: int = 0
     told_step: int | None = None
     moving: int = 0
 
     def feed(self, batch: Batch) -> list[Finding]:
-        """Return what the rows of `batch` say about a loss that stands still."""
+        """Return what the rows of `batch` say about a model that stands still."""
         findings: list[Finding] = []
         series = batch.columns.get("loss")
         if series is None:
             return findings
         usable = np.flatnonzero(series.present & np.isfinite(series.values))
-        values = series.values[usable].tolist()
-        steps = batch.steps[usable].tolist()
+        values, steps = series.values[usable].tolist(), batch.steps[usable].tolist()
         zero, bad, known = (flags[usable].tolist() for flags in _gradients(batch))
         for place, value in enumerate(values):
-            if value == self.value:
-                self.rows += 1
-                self.moving = 0
-            else:
-                self._move(steps[place], value, findings)
-            self.zero_rows += zero[place]
-            self.bad_rows += bad[place]
-            self.blind_rows += not known[place]
-            if self.rows == STILL_ROWS and self.told_step is None:
+            self._row(steps[place], value, zero[place], bad[place], known[place])
+            if self.told_step is None:
                 self._judge(steps[place], value, findings)
+            elif self.moving >= OVER_ROWS:
+                findings.append(_moves_again(self.told_step, steps[place], value))
+                self.told_step = None
         return findings
 
-    def _move(self, step: int, value: float, findings: list[Finding]) -> None:
-        self.moving += 1
-        if self.told_step is not None and self.moving >= OVER_ROWS:
-            findings.append(_moves_again(self.told_step, step, value))
-            self.told_step = None
+    def _row(self, step: int, value: float, zero: bool, bad: bool, known: bool) -> None:
+        if zero:
+            self.zero_since = self.zero_since if self.zero_rows else step
+            self.zero_rows += 1
+        else:
+            self.zero_rows = 0
+        is_same = value == self.value
+        if not is_same:
+            self.value, self.since = value, step
+            self.rows = self.bad_rows = self.known_rows = 0
+        self.rows += 1
+        self.bad_rows += bad
+        self.known_rows += known
+        self.moving = 0 if is_same or zero or bad else self.moving + 1
+        if not is_same and not zero:
+            self._remember(value)
+
+    def _remember(self, value: float) -> None:
         if len(self.head) < HEAD_ROWS:
             self.head.append(value)
         self.recent.append(value)
         if len(self.recent) > 4 * RECENT_ROWS:
             self.recent = self.recent[-RECENT_ROWS - 1 :]
-        self.value, self.since, self.rows = value, step, 1
-        self.zero_rows = self.bad_rows = self.blind_rows = 0
 
     def _judge(self, step: int, value: float, findings: list[Finding]) -> None:
-        if 2 * self.bad_rows >= self.rows:
-            why = f"the gradients were not finite in {self.bad_rows} of {self.rows} rows"
-        elif self._was_learned(value):
-            return
-        elif self.zero_rows == self.rows:
-            why = f"the gradient norm was exactly 0 in all of the {self.rows} rows"
-        elif self.blind_rows == self.rows and value == 0 and len(self.recent) > HEAD_ROWS:
-            why = "it dropped to exactly 0 in one row, and some frameworks print a NaN loss as 0"
-        else:
-            return
-        self.told_step = self.since
-        findings.append(self._constant(step, value, why))
+        if self.zero_rows == STILL_ROWS:
+            before = self.recent[-RECENT_ROWS:]
+            if not self._was_learned(before, value):
+                why = f"the gradient norm is exactly 0 in {STILL_ROWS} rows in a row"
+                self._tell(self.zero_since, step, value, "zero_gradient", why, findings)
+        elif self.rows == STILL_ROWS:
+            before = self.recent[:-1][-RECENT_ROWS:]
+            if 2 * self.bad_rows >= self.rows:
+                why = f"the gradients were not finite in {self.bad_rows} of these rows"
+                self._tell(self.since, step, value, "bad_gradient", why, findings)
+            elif not self.known_rows and value == 0 and before and not self._was_learned(before, value):
+                why = f"the rows before were at {median(before):.4g}; some frameworks print a NaN loss as 0"
+                self._tell(self.since, step, value, "printed_zero", why, findings)
 
-    def _was_learned(self, value: float) -> bool:
+    def _was_learned(self, before: Sequence[float], value: float) -> bool:
         """Whether the loss had come down nearly all the way before it stood still."""
-        before = self.recent[:-1][-RECENT_ROWS:]
         if not before:
             return False
-        return median(before) - value <= LEARNED_SHARE * (median(self.head) - value)
+        start = median(self.head)
+        is_deep = start - value >= LEARNED_DEPTH * abs(start)
+        return is_deep and median(before) - value <= LEARNED_SHARE * (start - value)
 
-    def _constant(self, step: int, value: float, why: str) -> Finding:
-        before = self.recent[:-1][-RECENT_ROWS:]
-        bad = 2 * self.bad_rows >= self.rows
-        facts: Flags = {
-            "level": value, "before": median(before) if before else None, "still_rows": self.rows,
-            "zero_gradient": self.zero_rows == self.rows, "bad_gradient": bad,
-        }  # fmt: skip
-        text = f"the loss is exactly {value:.6g} in {self.rows} rows in a row"
-        return Finding(
-            kind="silent_constant", severity="critical" if bad else "warning", onset_step=self.since,
-            detected_step=step, facts=facts,
-            evidence=(Evidence(text=text, series="loss", step=self.since, value=value),
-                      Evidence(text=why, series="grad_norm", step=step)),
+    def _tell(self, onset: int, step: int, value: float, how: str, why: str, findings: list[Finding]) -> None:
+        self.told_step = onset
+        same = self.rows >= STILL_ROWS
+        text = f"the loss is exactly {value:.6g} in {STILL_ROWS} rows in a row" if same else (
+            f"the loss is {value:.4g} at step {step} and changes only with the batch"
+        )  # fmt: skip
+        facts: Flags = {"level": value, "still_rows": STILL_ROWS, "how": how, "same": same}
+        findings.append(
+            Finding(
+                kind="silent_constant", severity="critical" if how == "bad_gradient" else "warning",
+                onset_step=onset, detected_step=step, facts=facts,
+                evidence=(Evidence(text=text, series="loss", step=step, value=value),
+                          Evidence(text=why, series="grad_norm", step=step)),
+            )
         )  # fmt: skip
 
 

@@ -26,6 +26,12 @@ NEEDS = (
          (("loss_scale", "skipped"), ("grad_norm", "grad_nonfinite", "skipped"))),
     Need(("nonfinite_weight",), (("weight_nonfinite",),)),
     Need(("validation_nonfinite",), (("val_loss",),)),
+    Need(("plateau", "oscillation", "silent_constant", "runaway_negative_loss"), (("loss",),)),
+    Need(("loss_scale_stuck_low",),
+         (("loss",), ("loss_scale",), ("skipped", "grad_nonfinite", "grad_norm"))),
+    Need(("overfitting",), (("loss",), ("val_loss",))),
+    Need(("metric_nonfinite",), (("loss",), ("<metric>_running",))),
+    Need(("slow_steps",), (("step_time_s",),)),
 )  # fmt: skip
 
 
@@ -39,7 +45,7 @@ class Skipped:
 
 def coverage(series: Collection[str]) -> tuple[list[str], list[Skipped]]:
     """Return the kinds that these series allow to look for, and the others with the reason."""
-    names = {"val_loss" if name.startswith("val_") else name for name in series}
+    names = {_family(name) for name in series}
     ran: list[str] = []
     skipped: list[Skipped] = []
     for need in NEEDS:
@@ -50,3 +56,10 @@ def coverage(series: Collection[str]) -> tuple[list[str], list[Skipped]]:
         else:
             ran += need.kinds
     return ran, skipped
+
+
+def _family(name: str) -> str:
+    """Return the name that stands for all series of its family."""
+    if name.startswith("val_"):
+        return "val_loss"
+    return "<metric>_running" if name.endswith("_running") else name

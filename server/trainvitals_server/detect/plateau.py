@@ -22,6 +22,7 @@ MIN_BLOCKS = 10  # fewer rows cannot tell a slow start from none
 MAX_BLOCKS = 64  # blocks that are remembered; half of them are judged
 SLOPE_LIMIT = 0.35  # a descent from half to half that may be larger is learning; in units of the noise
 SURE_ERRORS = 2.0  # standard errors
+SAME_ERRORS = 3.0
 WANDER_FACTOR = 2.0  # blocks that differ by more than their noise explains
 START_NOISE = 0.5  # as good as the start: no further below it, in units of the noise
 OVER_NOISE = 1.0  # clearly better than the plateau, for two blocks
@@ -82,6 +83,7 @@ class PlateauFold(msgspec.Struct):
         unlearned = level >= head.level - START_NOISE * max(noise, head.noise) and abs(level) > noise
         if not unlearned and classes is None:
             return
+        window = _whole_stretch(self.past, window, level, noise)
         self.told = Past(window[0].first_step, level, noise, item.rate, None)
         findings.append(_plateau(block, window, head, self.told, classes))
 
@@ -113,6 +115,15 @@ def _is_flat(window: list[Past], noise: float) -> bool:
     fall = sum(levels[:half]) / half - sum(levels[-half:]) / half
     doubt = SURE_ERRORS * error * math.sqrt(2 / half)
     return fall + doubt <= SLOPE_LIMIT * noise and _spread(levels) <= WANDER_FACTOR * error
+
+
+def _whole_stretch(past: list[Past], window: list[Past], level: float, noise: float) -> list[Past]:
+    """Return the window with the blocks right before it that are at the same level."""
+    room = SAME_ERRORS * MEDIAN_ERROR * noise / math.sqrt(BLOCK)
+    start = len(past) - len(window)
+    while start and abs(past[start - 1].level - level) <= room:
+        start -= 1
+    return past[start:]
 
 
 def _spread(levels: list[float]) -> float:
