@@ -38,8 +38,8 @@ def _constant(case: Case) -> str:
 def _overfitting(case: Case) -> str:
     return (
         f"The model overfits since step {_onset(case)}: val_loss rose from "
-        f"{_number(case, 'best_validation')} to {_number(case, 'validation')} while the training loss went on "
-        f"falling."
+        f"{_number(case, 'best_validation')} to {_number(case, 'validation')} while the training loss went "
+        f"on falling."
     )
 
 
