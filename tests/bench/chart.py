@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import httpx
-import numpy as np
 
 from bench.load import make_frames, send, values_of
 from bench.result import Result, quantiles
@@ -22,7 +21,7 @@ PIXELS = 1000
 READS = 50
 COMPACTED_TIMEOUT_S = 300.0
 POLL_S = 0.5
-CALM_S = 4.0  # nothing more is compacted: the rest is too little
+LEFT_FRAMES = 2  # the newest rows wait for more of their kind
 
 
 def run(is_quick: bool) -> list[Result]:
@@ -64,13 +63,12 @@ def _read(server: ServerProcess, first: int, last: int) -> list[float]:
 
 def _await_compaction(folder: Path) -> None:
     (file,) = folder.glob("*.db")
-    pause, before, calm = threading.Event(), -1, 0
-    for _ in np.arange(0, COMPACTED_TIMEOUT_S, POLL_S):
+    pause, left, waited_s = threading.Event(), LEFT_FRAMES + 1, 0.0
+    while left > LEFT_FRAMES:
+        if waited_s >= COMPACTED_TIMEOUT_S:
+            raise TimeoutError(f"{left} frames are not compacted after {waited_s:g} s")
         pause.wait(POLL_S)
+        waited_s += POLL_S
         connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
         (left,) = connection.execute("SELECT count(*) FROM frame WHERE kind = 'steps'").fetchone()
         connection.close()
-        calm = calm + 1 if left == before else 0
-        before = left
-        if left <= 1 or calm * POLL_S > CALM_S:
-            return
