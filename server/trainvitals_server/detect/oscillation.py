@@ -2,14 +2,13 @@
 
 Two shapes: it alternates from row to row (one row up, one row down: full batches, a rate at the edge), or it
 had learned with little noise and now jumps between its best and half of its start. A loss whose rows
-alternate while both halves still fall (two losses logged in turn), a class that costs more now and then, and
+have alternated from the beginning (two losses logged in turn), a class that costs more now and then, and
 noise that was there from the beginning are none. Needs `loss`.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from statistics import fmean
 
 import msgspec
 
@@ -20,7 +19,8 @@ from trainvitals_server.finding import Evidence, Finding
 
 BLOCK = 32
 MIN_BLOCKS = 4  # blocks in a row
-ALTERNATION = -0.6  # correlation of neighbouring rows; that of noise is 0
+ALTERNATION = 0.9  # of the rows turn; in noise two of three do
+CALM = 0.8
 KEPT_SWING = 0.5  # a bounce that dies away leaves less than this of its swing
 KEPT_LEVEL = 0.25  # and one that still learns comes down by more than this share of the swing
 LEARNED_NOISE = 6.0  # the run had come down this many times its least noise
@@ -36,7 +36,7 @@ class Bounce(msgspec.Struct, frozen=True):
     first_step: int
     level: float
     swing: float
-    alternates: bool
+    turns: float
     bounces: bool
 
 
@@ -47,6 +47,7 @@ class OscillationFold(msgspec.Struct):
     start: float | None = None
     best: float = 0.0
     noise: float = 0.0
+    was_calm: bool = False
     past: list[Bounce] = []
     told: Bounce | None = None
     calm: int = 0
@@ -72,22 +73,23 @@ class OscillationFold(msgspec.Struct):
         low = sum(value <= self.best + LOW_SHARE * span for value in block.values)
         bounces = span >= LEARNED_NOISE * self.noise > 0 and min(high, low) >= EACH_SIDE * len(block.values)
         self.best, self.noise = min(self.best, block.level), min(self.noise, block.noise)
-        alternates = _correlation(block.values) <= ALTERNATION
-        return Bounce(block.first_step, block.level, _swing(block.values), alternates, bounces)
+        turns = _turns(block.values)
+        self.was_calm = self.was_calm or turns < CALM
+        return Bounce(block.first_step, block.level, _swing(block.values), turns, bounces)
 
     def _judge(self, block: Block, findings: list[Finding]) -> None:
         if len(self.past) < MIN_BLOCKS:
             return
         first, last = self.past[0], self.past[-1]
         stays = last.swing >= KEPT_SWING * first.swing and first.level - last.level <= KEPT_LEVEL * last.swing
-        alternates = all(item.alternates for item in self.past) and stays
+        alternates = self.was_calm and stays and all(item.turns >= ALTERNATION for item in self.past)
         if not alternates and not all(item.bounces for item in self.past):
             return
         self.told = first
         findings.append(self._oscillation(block, first, last, alternates=alternates))
 
     def _watch_for_its_end(self, block: Block, item: Bounce, told: Bounce, findings: list[Finding]) -> None:
-        self.calm = 0 if item.alternates or item.bounces else self.calm + 1
+        self.calm = 0 if item.turns >= ALTERNATION or item.bounces else self.calm + 1
         if self.calm < CALM_BLOCKS:
             return
         text = f"the loss has been calm for {CALM_BLOCKS * BLOCK} rows, at {item.level:.4g}"
@@ -120,13 +122,7 @@ def _swing(values: list[float]) -> float:
     return steps[len(steps) // 2]
 
 
-def _correlation(values: list[float]) -> float:
-    """Return the correlation of neighbouring rows; 0 where nothing moves."""
-    scale = max(map(abs, values))
-    if scale == 0:
-        return 0.0
-    scaled = [value / scale for value in values]
-    middle = fmean(scaled)
-    gaps = [value - middle for value in scaled]
-    power = sum(gap * gap for gap in gaps)
-    return sum(a * b for a, b in pairwise(gaps)) / power if power > 1e-24 else 0.0
+def _turns(values: list[float]) -> float:
+    """Return the share of rows after which the loss turns round."""
+    moves = [b - a for a, b in pairwise(values)]
+    return sum(a < 0 < b or b < 0 < a for a, b in pairwise(moves)) / (len(moves) - 1)

@@ -24,7 +24,8 @@ SLOPE_LIMIT = 0.35  # a descent from half to half that may be larger is learning
 SURE_ERRORS = 2.0  # standard errors
 SAME_ERRORS = 3.0
 WANDER_FACTOR = 2.0  # blocks that differ by more than their noise explains
-START_NOISE = 0.5  # as good as the start: no further below it, in units of the noise
+START_NOISE = 0.3  # as good as the start: its later half no further below it, in units of the noise
+START_BLOCKS = 2
 OVER_NOISE = 1.0  # clearly better than the plateau, for two blocks
 RAISED = 1.5  # a learning rate that still warms up
 GUESSING_CLASSES = 20  # beyond it the logarithms lie too close
@@ -48,7 +49,7 @@ class PlateauFold(msgspec.Struct):
     blocks: Blocks = msgspec.field(default_factory=lambda: Blocks(BLOCK))
     rate: Latest = msgspec.field(default_factory=lambda: Latest("learning_rate"))
     norm: Latest = msgspec.field(default_factory=lambda: Latest("grad_norm"))
-    head: Past | None = None
+    head: list[Past] = []
     past: list[Past] = []
     count: int = 0
     told: Past | None = None
@@ -60,15 +61,16 @@ class PlateauFold(msgspec.Struct):
         for block in self.blocks.cut(batch, "loss"):
             rate, norm = self.rate.at(batch, block.last_step), self.norm.at(batch, block.last_step)
             item = Past(block.first_step, block.level, block.noise, rate, norm)
-            self.head = self.head or item
+            if len(self.head) < START_BLOCKS:
+                self.head.append(item)
             self.past = [*self.past[1 - MAX_BLOCKS :], item]
             self.count += 1
-            self._judge(block, item, self.head, findings)
+            self._judge(block, item, findings)
         self.rate.pass_by(batch)
         self.norm.pass_by(batch)
         return findings
 
-    def _judge(self, block: Block, item: Past, head: Past, findings: list[Finding]) -> None:
+    def _judge(self, block: Block, item: Past, findings: list[Finding]) -> None:
         if self.told is not None:
             self._watch_for_its_end(block, item, self.told, findings)
             return
@@ -80,12 +82,14 @@ class PlateauFold(msgspec.Struct):
         if not _is_flat(window, noise):
             return
         classes = _guessed_classes(level, noise)
-        unlearned = level >= head.level - START_NOISE * max(noise, head.noise) and abs(level) > noise
+        start = median(past.level for past in self.head)
+        later = median(past.level for past in window[len(window) // 2 :])
+        unlearned = later >= start - START_NOISE * noise and abs(level) > noise
         if not unlearned and classes is None:
             return
         window = _whole_stretch(self.past, window, level, noise)
         self.told = Past(window[0].first_step, level, noise, item.rate, None)
-        findings.append(_plateau(block, window, head, self.told, classes))
+        findings.append(_plateau(block, window, start, self.told, classes))
 
     def _watch_for_its_end(self, block: Block, item: Past, told: Past, findings: list[Finding]) -> None:
         self.better = self.better + 1 if item.level < told.level - OVER_NOISE * told.noise else 0
@@ -140,16 +144,16 @@ def _guessed_classes(level: float, noise: float) -> int | None:
     return None
 
 
-def _plateau(block: Block, window: list[Past], head: Past, told: Past, classes: int | None) -> Finding:
+def _plateau(block: Block, window: list[Past], start: float, told: Past, classes: int | None) -> Finding:
     rows = len(window) * BLOCK
     norms = [past.norm for past in window if past.norm is not None]
-    text = f"the loss has stayed at {told.level:.4g} for {rows} rows; the run began at {head.level:.4g}"
+    text = f"the loss has stayed at {told.level:.4g} for {rows} rows; the run began at {start:.4g}"
     guess = () if classes is None else (
         Evidence(text=f"that is what guessing among {classes} classes costs (ln {classes} = "
                  f"{math.log(classes):.4g})", series="loss", step=block.last_step, value=told.level),
     )  # fmt: skip
     facts: Flags = {
-        "level": told.level, "noise": told.noise, "start": head.level, "plateau_rows": rows,
+        "level": told.level, "noise": told.noise, "start": start, "plateau_rows": rows,
         "span_steps": block.last_step - window[0].first_step, "learning_rate": told.rate,
         "typical_norm": median(norms) if norms else None, "classes": classes,
     }  # fmt: skip
