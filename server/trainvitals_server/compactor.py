@@ -16,6 +16,7 @@ from trainvitals_server.store.runs import StreamKey
 
 PAUSE_S = 2.0
 LOOK_BACK_S = 60.0  # the detectors save their state some seconds after the last frame
+MAX_COMPLAINTS = 100
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ class Compactor:
     def __init__(self, database: Store, clock: Callable[[], float]) -> None:
         self._database, self._clock = database, clock
         self._task: asyncio.Task[None] | None = None
+        self._complaints: dict[str, None] = {}
 
     async def start(self) -> None:
         """Begin."""
@@ -46,15 +48,30 @@ class Compactor:
                 since = began_at - LOOK_BACK_S
             except (Busy, StorageFailed) as error:
                 _log.debug("compaction waits: %s", error)
-            except Exception:
-                _log.exception("compaction failed")
+            except Exception as error:
+                self._complain("any", error)
             await asyncio.sleep(PAUSE_S)
 
     async def _round(self, since: float) -> None:
         judged = await asyncio.to_thread(self._database.read, lambda c: streams.judged(c, since))
         for key, seq in judged:
-            await self._compact(key, seq)
+            try:
+                await self._compact(key, seq)
+            except (Busy, StorageFailed):
+                raise  # so it would be with the next one
+            except Exception as error:  # its frames stay as they are; those of the others do not wait for it
+                self._complain("/".join(map(str, key)), error)
 
     async def _compact(self, key: StreamKey, up_to_seq: int) -> None:
         while await asyncio.wrap_future(self._database.write(lambda c: compact(c, *key, up_to_seq))):
             pass
+
+    def _complain(self, name: str, error: Exception) -> None:
+        """Log the traceback, but not again every round."""
+        problem = f"{name}: {error!r}"
+        if problem in self._complaints:
+            return
+        _log.error("compaction failed: %s", problem, exc_info=error)
+        self._complaints[problem] = None
+        if len(self._complaints) > MAX_COMPLAINTS:
+            self._complaints.clear()

@@ -107,7 +107,7 @@ class Pipeline:
             NotFound: the run was deleted meanwhile.
         """
         self._watcher.heard(stream.key)
-        taken, batches, malformed = _decode(stream, frames)
+        taken, batches, refusal = _decode(stream, frames)
         now, cap = self._clock(), self._config.max_series
         appended = await self._write(
             lambda connection: runs.append_frames(connection, *stream.key, taken, now, cap)
@@ -115,7 +115,7 @@ class Pipeline:
         stream.acked_seq = appended.acked_seq
         if appended.stored:
             self._stored(stream, appended.stored, batches)
-        return appended if appended.reject else appended._replace(reject=malformed)
+        return appended if appended.reject else appended._replace(reject=refusal)
 
     def _stored(self, stream: Stream, frames: Sequence[wire.Sequenced], batches: Mapping[int, Batch]) -> None:
         for frame in frames:
@@ -215,10 +215,13 @@ def _decode(
     stream: Stream, frames: Sequence[wire.Sequenced]
 ) -> tuple[Sequence[wire.Sequenced], dict[int, Batch], wire.Reject | None]:
     """Return the frames before the first that contradicts its layout, their rows, and its Reject."""
-    layouts, batches = dict(stream.layouts), {}
+    layouts = dict(stream.layouts)
+    batches: dict[int, Batch] = {}
     for index, frame in enumerate(frames):
         if isinstance(frame, wire.Layout):
-            layouts[frame.layout_id] = tuple(frame.layers)
+            layers = tuple(frame.layers)
+            if layouts.setdefault(frame.layout_id, layers) != layers:
+                return frames[:index], batches, _redefinition(frame)
         elif isinstance(frame, wire.Steps):
             try:
                 batches[frame.seq] = from_frame(frame, layouts.get(frame.layout_id, ()))
@@ -226,3 +229,9 @@ def _decode(
                 reject = wire.Reject(code="malformed", message=str(error), seq=frame.seq)
                 return frames[:index], batches, reject
     return frames, batches, None
+
+
+def _redefinition(layout: wire.Layout) -> wire.Reject:
+    # Rows that are stored already mean the layers it had before.
+    text = f"layout {layout.layout_id} of this session has other layers; give new layers a new id"
+    return wire.Reject(code="conflict", message=text, seq=layout.seq)

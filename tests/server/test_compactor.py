@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,8 +33,10 @@ def left(database: Database, run_id: str = "run") -> list[int]:
     return database.read(lambda c: [seq for (seq,) in c.execute(query, (run_id,))])
 
 
-async def compact_until(database: Database, condition: Callable[[], bool]) -> None:
-    compactor = Compactor(database, lambda: NOW)
+async def compact_until(
+    database: Database, condition: Callable[[], bool], clock: Callable[[], float] = lambda: NOW
+) -> None:
+    compactor = Compactor(database, clock)
     await compactor.start()
     async with asyncio.timeout(TIMEOUT_S):
         while not condition():
@@ -56,4 +60,30 @@ async def test_a_run_that_no_saved_fold_has_seen_is_left_alone(tmp_path: Path) -
     database.write(lambda c: streams.save_fold(c, "judged", b"", {"0/s1": FRAMES})).result(TIMEOUT_S)
     await compact_until(database, lambda: len(left(database, "judged")) < 250)
     assert left(database, "a new run") == list(range(1, FRAMES + 1))
+    database.close()
+
+
+async def test_a_session_that_cannot_be_compacted_holds_up_no_other_and_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainvitals_server.compactor.PAUSE_S", 0.01)
+    rounds: list[float] = []
+
+    def clock() -> float:
+        rounds.append(NOW)
+        return NOW
+
+    database = Database(tmp_path / "test.db")
+    for run_id in ("a broken run", "sound"):
+        store(database, run_id)
+        save = partial(streams.save_fold, run_id=run_id, state=b"", progress={"0/s1": FRAMES})
+        database.write(save).result(TIMEOUT_S)
+    spoil = "UPDATE frame SET payload = x'00' WHERE run_id = 'a broken run' AND seq = 5"
+    database.write(lambda c: c.execute(spoil).rowcount).result(TIMEOUT_S)
+    with caplog.at_level(logging.ERROR):
+        await compact_until(database, lambda: not left(database, "sound") and len(rounds) > 5, clock)
+        assert left(database, "a broken run") == list(range(1, FRAMES + 1))
+    assert [record.getMessage().split(": ")[:2] for record in caplog.records] == [
+        ["compaction failed", "a broken run/0/s1"]
+    ]
     database.close()

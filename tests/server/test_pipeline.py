@@ -199,6 +199,29 @@ async def test_the_board_hears_of_a_run_with_its_speed_and_its_worst_incident(tm
     assert run.worst_incident.kind == "sudden_nan"
 
 
+def layer_row(seq: int, layers: int) -> wire.Steps:
+    """Return one row of so many layers, of layout 1."""
+    column = wire.Column.pack(np.ones(layers))
+    return wire.Steps(
+        seq=seq, first_step=seq, count=1, layout_id=1, layer_columns={"layer_grad_norm": column}
+    )
+
+
+async def test_a_layout_keeps_its_layers_for_the_whole_session(tmp_path: Path) -> None:
+    first = wire.Layout(seq=1, layout_id=1, layers=[wire.Layer(name="a")])
+    other = wire.Layout(seq=3, layout_id=1, layers=[wire.Layer(name="b"), wire.Layer(name="c")])
+    async with running(tmp_path / "test.db") as parts:
+        stream = await parts.pipeline.open(hello())
+        await parts.pipeline.accept(stream, [first, layer_row(2, 1)])
+        for again in (stream, await parts.pipeline.open(hello())):  # in one connection, and in the next
+            found = await parts.pipeline.accept(again, [other, layer_row(4, 2)])
+            assert found.reject is not None
+            assert (found.acked_seq, found.reject.code, found.reject.seq) == (2, "conflict", 3)
+        same = wire.Layout(seq=3, layout_id=1, layers=[wire.Layer(name="a")])
+        found = await parts.pipeline.accept(stream, [same, layer_row(4, 1)])
+        assert (found.acked_seq, found.reject) == (4, None)
+
+
 async def test_a_deleted_run_is_forgotten_by_the_detectors_too(tmp_path: Path) -> None:
     async with running(tmp_path / "test.db") as parts:
         stream = await parts.pipeline.open(hello())
