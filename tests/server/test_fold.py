@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from restless import RESTLESS
 from traces import FAILING, batch_of, gradual, healthy_half, learning, one_bad_batch, sudden
-from trainvitals.wire import Bye, Event, FloatArray, Hello
+from trainvitals.wire import Bye, Event, Hello
 from trainvitals_server.batch import Batch, Series
 from trainvitals_server.fold import RunFold, scan
 from trainvitals_server.incident import Incident
@@ -119,16 +118,6 @@ def test_an_empty_batch_says_nothing() -> None:
     assert scan([batch_of({"loss": []}), Batch(np.array([], dtype=np.int64))]) == []
 
 
-@pytest.mark.parametrize("name", RESTLESS)
-def test_a_restless_healthy_run_pages_nobody(name: str) -> None:
-    paged = [seed for seed in range(12) if is_paged(RESTLESS[name](seed))]
-    assert paged == []
-
-
-def is_paged(loss: FloatArray) -> bool:
-    return any(incident.severity == "critical" for incident in scan([batch_of({"loss": loss})]))
-
-
 def test_a_healthy_half_precision_run_has_notes_only() -> None:
     assert {(item.kind, item.severity) for item in scan([healthy_half()])} == {("transient_overflow", "info")}
 
@@ -177,6 +166,25 @@ def test_a_resumed_session_knows_the_band_of_its_predecessor() -> None:
     fresh = RunFold("run")
     fresh.hello(Hello(run_id="run", session_id="b"))
     assert fresh.rows(0, "b", batch_of({"loss": later[:6]}, steps=range(1100, 1106))) == []
+
+
+def test_a_run_resumed_while_it_is_young_knows_what_it_had_learned() -> None:
+    fold = RunFold("run")
+    fold.hello(Hello(run_id="run", session_id="a"))
+    fold.rows(0, "a", batch_of({"loss": learning(300)}))
+    fold.hello(Hello(run_id="run", session_id="b", session_ordinal=1, resume_step=200))
+    later = 5.0 * 1.5 ** np.arange(12)
+    (incident,) = fold.rows(0, "b", batch_of({"loss": later}, steps=range(200, 212)))
+    assert incident.severity == "critical"
+
+
+def test_what_came_after_the_checkpoint_is_not_known_to_a_resumed_session() -> None:
+    fold = RunFold("run")
+    fold.hello(Hello(run_id="run", session_id="a"))
+    fold.rows(0, "a", sudden())  # not finite from step 200 on
+    fold.hello(Hello(run_id="run", session_id="b", session_ordinal=1, resume_step=190))
+    (incident,) = fold.rows(0, "b", batch_of({"loss": [1.0, np.nan]}, steps=[190, 191]))
+    assert (incident.session_id, incident.onset_step) == ("b", 191)
 
 
 def test_a_late_session_folds_apart_and_is_marked() -> None:

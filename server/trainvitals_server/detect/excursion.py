@@ -19,6 +19,9 @@ LOST_HEIGHT = 1.25  # clearly worse than where the run began
 SEVERE_HEIGHT = 3.0  # no curriculum, no ramp, no restart does that
 FAR_HEIGHT = 10.0  # not even a ramp goes there
 CONVEX = 1.5  # it rises this much faster lately than over its whole life
+CLIMB = 1.5  # it is this much higher than where it landed: another task has a level, a run-away has none
+SCALE_FALL = 4.0  # the gradients have grown with the loss; a scaler that tries a larger scale halves it once
+CREST = 0.9  # what runs away is at its highest; a walk is as often on its way down
 LEAP_GROWTH = 3.0  # two severe rows, the second this many times the first: no noise does that
 GREAT_LEAP = 30.0  # where the first of the two is merely high
 ABSURD_HEIGHT = 1e8  # a single row is enough: no batch of sane data does that
@@ -33,6 +36,8 @@ STAY_HEIGHT = 0.8
 STAY_SHARE = 0.95
 PUT_SHARE = 0.8  # a loss that has come down by more is on its way back
 JUMP_SHARE = 0.3  # the row before a jump was this much lower than the rows after it
+CLIMBING_SHARE = 0.75
+TOWER = 3.0
 MEMORY = 24
 RECENT = 4
 HEAD = 8
@@ -50,12 +55,15 @@ class Excursion(msgspec.Struct):
     dips: int = 0
     inside: int = 0
     peak: float = 0.0
+    peak_row: int = 0
     peak_step: int = 0
     peak_value: float = 0.0
     steps: list[int] = []
     values: list[float] = []
     heights: list[float] = []
     head: list[float] = []
+    scale_before: float = 0.0
+    scale_fell: bool = False
     alarm: Kind | None = None
     warned: bool = False
 
@@ -71,7 +79,12 @@ class Excursion(msgspec.Struct):
         if len(self.head) < HEAD:
             self.head.append(height)
         if height > self.peak:
-            self.peak, self.peak_step, self.peak_value = height, step, value
+            self.peak, self.peak_row = height, self.rows
+            self.peak_step, self.peak_value = step, value
+
+    def note_scale(self, scale: float) -> None:
+        """Take the loss scale of a row."""
+        self.scale_fell = self.scale_fell or scale <= self.scale_before / SCALE_FALL
 
     def judge(self, *, needed: int, tallest: float) -> Judgement | None:
         """Return what the rows so far amount to.
@@ -99,10 +112,20 @@ class Excursion(msgspec.Struct):
         return median(self.heights) > RISING_GROWTH * median(self.head)
 
     @property
+    def is_at_its_crest(self) -> bool:
+        """Whether its highest row lies in its last quarter: wherever it is going, it is not there yet."""
+        return self.peak_row > CLIMBING_SHARE * self.rows
+
+    @property
     def jumped(self) -> bool:
         """Whether most of the way was made in one row."""
         first = median(self.head[:3])
         return first >= self.peak / 2 and self.before <= JUMP_SHARE * first
+
+    @property
+    def towers(self) -> bool:
+        """Whether its peak stands out from the rows around it: a spike on the way to another level."""
+        return self.peak >= TOWER * max(median(self.heights), 0.0)
 
     @property
     def stays_put(self) -> bool:
@@ -124,15 +147,29 @@ class Excursion(msgspec.Struct):
         return self.heights[-1] >= limit and sum(height >= limit for height in recent) >= needed
 
     def _runs_away(self) -> bool:
-        """Whether it goes on like this: neither on its way back, nor the even climb of a ramp."""
+        """Whether it goes on like this: neither on its way back, nor level, nor the even climb of a ramp."""
         if self._only_falls():
             return False
-        if self.rows <= MEMORY or self.heights[-1] >= FAR_HEIGHT:
+        if self.heights[-1] >= FAR_HEIGHT or self.scale_fell:
             return True
+        if self._has_landed():
+            return False
+        if self.rows <= MEMORY:
+            return self.heights[-1] >= CLIMB * max(self.head[:2])
         now = fmean(self.heights[-HEAD:])
+        if fmean(self.heights[-3:]) < CREST * self.peak:
+            return False
         lately = (now - fmean(self.heights[:HEAD])) / (MEMORY - HEAD)
         overall = (now - fmean(self.head)) / (self.rows - HEAD)
-        return lately >= CONVEX * overall
+        return lately >= CONVEX * max(overall, 0.0) and lately > 0
+
+    def _has_landed(self) -> bool:
+        """Whether one row made most of the way and the rows since stay where it went: another task."""
+        rows = [self.before, *self.heights] if self.rows <= MEMORY else self.heights
+        jumps = [place for place in range(1, len(rows)) if rows[place - 1] <= JUMP_SHARE * rows[place]]
+        if not jumps or rows[jumps[-1]] < LOST_HEIGHT:
+            return False
+        return rows[-1] < CLIMB * max(rows[jumps[-1] : jumps[-1] + 2])
 
     def _only_falls(self) -> bool:
         heights = self.heights

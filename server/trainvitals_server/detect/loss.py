@@ -17,8 +17,8 @@ import numpy as np
 
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.excursion import LEAVE_HEIGHT, LOST_HEIGHT, Excursion, rows_needed
-from trainvitals_server.detect.forecast import rows_to_limit
-from trainvitals_server.detect.rows import Row
+from trainvitals_server.detect.forecast import HALF_LIMIT_LOG10, LIMIT_LOG10, rows_to_limit, steps_to_limit
+from trainvitals_server.detect.rows import Flags, Row
 from trainvitals_server.detect.stats import LossBand
 from trainvitals_server.detect.young import YOUNG_ROWS, blown_up_since
 from trainvitals_server.finding import Evidence, Finding, Kind, Severity
@@ -41,6 +41,7 @@ FORGET = 0.9  # with each new one the old ones count less
 FAST_ROWS = 20  # warnings shorter than this are "fast"
 MAX_COUNTED = 4096  # rows that tell how usual high ones are
 TOLD_VALUES = 8
+FAR_AHEAD = 100  # times what it took so far: beyond it nobody should plan with a forecast
 
 
 class LossFold(msgspec.Struct):
@@ -51,6 +52,7 @@ class LossFold(msgspec.Struct):
     excursion: Excursion | None = None
     last_step: int = 0
     last_value: float = math.nan
+    last_scale: float | None = None
     poisoned_step: int | None = None
     poisoned_rows: int = 0
     clean_rows: int = 0
@@ -76,7 +78,8 @@ class LossFold(msgspec.Struct):
                 self.band.take(plain)
                 self._count(len(plain), 0)
                 place += len(plain)
-                self._pass(int(batch.steps[places[place - 1]]), values[place - 1], len(plain))
+                last = Row(int(batch.steps[places[place - 1]]), values[place - 1], places[place - 1], batch)
+                self._pass(last, len(plain))
             else:
                 self._row(Row(int(batch.steps[places[place]]), values[place], places[place], batch), findings)
                 place += 1
@@ -97,11 +100,12 @@ class LossFold(msgspec.Struct):
             self._finite(row, findings)
         else:
             self._nonfinite(row, findings)
-        self._pass(row.step, row.value, 1)
+        self._pass(row, 1)
 
-    def _pass(self, step: int, value: float, rows: int) -> None:
+    def _pass(self, row: Row, rows: int) -> None:
         self.rows += rows
-        self.last_step, self.last_value = step, value
+        self.last_step, self.last_value = row.step, row.value
+        self.last_scale = row.loss_scale
 
     def _nonfinite(self, row: Row, findings: list[Finding]) -> None:
         self.poisoned_rows += 1
@@ -136,9 +140,9 @@ class LossFold(msgspec.Struct):
             return "sudden_nan", row.step
         if out.alarm is not None or out.warned:
             return out.alarm or "gradual_divergence", out.onset_step
-        if out.rows >= 2:
-            return "fast_divergence", out.onset_step
-        return "sudden_nan", row.step
+        if out.rows < 2 or (out.rows > FAST_ROWS and not out.is_at_its_crest):
+            return "sudden_nan", row.step  # a ramp or another task went on, and had nothing to do with it
+        return "fast_divergence" if out.rows <= FAST_ROWS else "gradual_divergence", out.onset_step
 
     def _finite(self, row: Row, findings: list[Finding]) -> None:
         if self.poisoned_step is not None:
@@ -152,7 +156,9 @@ class LossFold(msgspec.Struct):
             self.band.accept(row.value)
             return
         if self.excursion is None:
-            self.excursion = Excursion(onset_step=row.step, before=self._height_before())
+            self.excursion = Excursion(
+                onset_step=row.step, before=self._height_before(), scale_before=self.last_scale or 0.0
+            )
         self._follow(row, self.excursion, findings)
 
     def _height_before(self) -> float:
@@ -181,6 +187,8 @@ class LossFold(msgspec.Struct):
         height = self.band.height(row.value)
         is_inside = height < LEAVE_HEIGHT or self.band.sigmas(row.value) < LEAVE_SIGMAS
         out.add(row.step, row.value, height, is_inside=is_inside)
+        if row.loss_scale is not None:
+            out.note_scale(row.loss_scale)
         if out.inside >= BACK_ROWS:
             self._come_back(row, out, findings)
         elif out.alarm is None:
@@ -197,10 +205,19 @@ class LossFold(msgspec.Struct):
         elif judgement == "warning" and not out.warned:
             out.warned = True
             findings.append(self._divergence(row, out, "warning"))
-        elif out.rows >= (FOLLOW_ROWS if out.warned or out.is_rising else PERSIST_ROWS):
+        elif self._has_settled(out):
             if out.jumped and out.stays_put and not out.warned:
                 findings.append(self._spike(row, out, "persisted"))
+            elif out.towers and not out.warned and self._is_worth_telling(out):
+                findings.append(self._spike(row, out, "recovered"))
             self._rebase(out)
+
+    @staticmethod
+    def _has_settled(out: Excursion) -> bool:
+        """Whether this level is the run's new normal."""
+        if out.warned or out.is_rising:
+            return out.rows >= FOLLOW_ROWS and not out.is_at_its_crest
+        return out.rows >= PERSIST_ROWS
 
     def _alarm(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
         out.alarm = self._name_divergence(out)
@@ -241,6 +258,7 @@ class LossFold(msgspec.Struct):
         band = self.band
         began = f"the run began at {band.start:.4g}, its best level was {band.best:.4g}"
         story = ", ".join(f"{value:.4g}" for value in out.values[-TOLD_VALUES:])
+        ahead, numbers = self._forecast(row, out)
         return Finding(
             kind=out.alarm or "gradual_divergence", severity=severity, onset_step=out.onset_step,
             detected_step=row.step,
@@ -249,10 +267,28 @@ class LossFold(msgspec.Struct):
                          series="loss", step=row.step, value=row.value),
                 Evidence(text=f"the last rows: {story}", series="loss", step=out.onset_step,
                          value=out.values[0]),
+                *ahead,
             ),
-            facts={**row.flags, **self._band_facts(), "height": out.heights[-1], "excursion_rows": out.rows,
-                   "rows_to_limit": self._rows_left(out), "loss": row.value},
+            facts={**row.flags, **self._band_facts(), **numbers, "height": out.heights[-1],
+                   "excursion_rows": out.rows, "rows_to_limit": self._rows_left(out), "loss": row.value},
         )  # fmt: skip
+
+    def _forecast(self, row: Row, out: Excursion) -> tuple[list[Evidence], Flags]:
+        """Return when the number format ends, in words and in numbers: float16 first where it is in use."""
+        told: list[Evidence] = []
+        facts: Flags = {}
+        rises = [value - self.band.best for value in out.values]
+        formats = {"float32": LIMIT_LOG10}
+        if row.loss_scale is not None:
+            formats["float16"] = HALF_LIMIT_LOG10
+        for name, limit in formats.items():
+            ahead = steps_to_limit(out.steps, rises, limit)
+            if ahead is not None and ahead.low <= FAR_AHEAD * (row.step - out.onset_step + 1):
+                text = f"if it goes on like this, {name} ends {ahead.text}; it may turn NaN before"
+                told.append(Evidence(text=text, series="loss", step=row.step, value=row.value))
+                facts |= {f"steps_to_{name}_end": ahead.likely, f"steps_to_{name}_end_low": ahead.low,
+                          f"steps_to_{name}_end_high": ahead.high}  # fmt: skip
+        return told, facts
 
     def _come_back(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
         if out.alarm is not None or out.warned:

@@ -15,6 +15,7 @@ import numpy as np
 
 from trainvitals.wire import BoolArray
 from trainvitals_server.batch import Batch
+from trainvitals_server.detect.forecast import steps_to_scale
 from trainvitals_server.detect.rows import Flags, flags_at
 from trainvitals_server.finding import Evidence, Finding
 
@@ -37,6 +38,7 @@ class OverflowFold(msgspec.Struct):
     settled: bool = False
     streak: int = 0
     streak_step: int = 0
+    streak_scale: float = math.nan
     skips: int = 0
     bursts: int = 0
     first_skip_step: int | None = None
@@ -129,7 +131,7 @@ class OverflowFold(msgspec.Struct):
 
     def _skip(self, step: int, flags: Flags, findings: list[Finding]) -> None:
         if not self.streak:
-            self.streak_step = step
+            self.streak_step, self.streak_scale = step, self.scale
             self.bursts += 1
         self.streak += 1
         self.skips += 1
@@ -168,13 +170,27 @@ class OverflowFold(msgspec.Struct):
     def _collapse(self, step: int, why: str, flags: Flags) -> Finding:
         assert self.collapsed_step is not None
         scale = flags.get("loss_scale")
+        ahead, numbers = self._forecast(step)
         return Finding(
             kind="loss_scale_collapse", severity="critical", onset_step=self.collapsed_step,
             detected_step=step,
             evidence=(Evidence(text=why, series="loss_scale", step=step,
-                               value=scale if isinstance(scale, float) else None),),
-            facts={**flags, "streak": self.streak, "skips": self.skips, "settled": self.settled},
+                               value=scale if isinstance(scale, float) else None), *ahead),
+            facts={**flags, **numbers, "streak": self.streak, "skips": self.skips, "settled": self.settled},
         )  # fmt: skip
+
+    def _forecast(self, step: int) -> tuple[tuple[Evidence, ...], Flags]:
+        """Return when the scale is 1, and 0, if it goes on halving as it did in these skips."""
+        halvings = math.log2(self.streak_scale / self.scale) if self.streak_scale > self.scale > 0 else 0.0
+        if not halvings:
+            return (), {}
+        pace = halvings / max(step - self.streak_step, 1)
+        one, zero = steps_to_scale(self.scale, pace, 0), steps_to_scale(self.scale, pace)
+        text = f"if it goes on halving like this, the scale is 1 in {one:.0f} steps and 0 in {zero:.0f}"
+        return (
+            (Evidence(text=text, series="loss_scale", step=step, value=self.scale),),
+            {"steps_to_scale_one": one, "steps_to_scale_zero": zero},
+        )
 
 
 def _bad_rows(

@@ -29,6 +29,15 @@ class Row:
         """What else this row says; a series that is missing in it is left out."""
         return flags_at(self.batch, self.index)
 
+    @property
+    def loss_scale(self) -> float | None:
+        """The loss scale of this row; None where there is none."""
+        series = self.batch.columns.get("loss_scale")
+        if series is None or not series.present[self.index]:
+            return None
+        scale = float(series.values[self.index])
+        return scale if scale > 0 else None
+
 
 def flags_at(batch: Batch, index: int) -> Flags:
     """Return the values of the known series in one row of `batch`."""

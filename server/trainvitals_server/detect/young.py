@@ -13,6 +13,7 @@ ABSURD = 1e4  # times the largest value so far
 CHAIN_ROWS = 3  # rises in a row,
 CHAIN_GROWTH = 3.0  # each this many times the one before,
 CHAIN_REACH = 10.0  # the last one this many times the largest value before the chain
+LEAST_ROWS = 5  # three values in ascending order are no rarity where a batch is one sample
 
 
 def blown_up_since(values: Sequence[float]) -> int | None:
@@ -30,11 +31,14 @@ def blown_up_since(values: Sequence[float]) -> int | None:
 
 
 def _chain(values: Sequence[float]) -> int | None:
-    before, chain = values[:-CHAIN_ROWS], values[-CHAIN_ROWS:]
-    if not before:
+    if len(values) < LEAST_ROWS:
         return None
+    before, chain = values[:-CHAIN_ROWS], values[-CHAIN_ROWS:]
     rises = [value - min(before) for value in chain]
     grows = rises[0] > 0 and all(b >= CHAIN_GROWTH * a for a, b in pairwise(rises))
-    if grows and rises[-1] >= CHAIN_REACH * max(abs(value) for value in before):
-        return len(before)
-    return None
+    if not grows or rises[-1] < CHAIN_REACH * max(abs(value) for value in before):
+        return None
+    since = len(before)
+    while since > 1 and values[since - 1] >= CHAIN_GROWTH * values[since - 2] > 0:
+        since -= 1
+    return since

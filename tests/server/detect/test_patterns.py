@@ -10,7 +10,12 @@ import pytest
 
 from traces import batch_of, collapse, epsilon, exploding, healthy_half, learning, spike
 from trainvitals_server.detect.excursion import Excursion, rows_needed
-from trainvitals_server.detect.forecast import rows_to_limit
+from trainvitals_server.detect.forecast import (
+    HALF_LIMIT_LOG10,
+    rows_to_limit,
+    steps_to_limit,
+    steps_to_scale,
+)
 from trainvitals_server.detect.gradient import GradientFold
 from trainvitals_server.detect.loss import LossFold
 from trainvitals_server.detect.needs import NEEDS, coverage
@@ -62,8 +67,11 @@ class TestBand:
 
 
 class TestYoung:
-    def test_three_rises_that_multiply_are_a_blow_up(self) -> None:
-        assert blown_up_since([369.7, 1101, 4344, 19580]) == 1
+    def test_rises_that_multiply_are_a_blow_up(self) -> None:
+        assert blown_up_since([369.7, 1120, 4344, 19580, 88000]) == 1
+
+    def test_four_values_in_ascending_order_are_chance(self) -> None:
+        assert blown_up_since([0.025, 0.26, 0.97, 4.2]) is None
 
     def test_a_value_beyond_all_proportion_is_one_at_once(self) -> None:
         assert blown_up_since([2.3, 1.7e9]) == 1
@@ -85,6 +93,45 @@ class TestForecast:
 
     def test_a_loss_that_falls_has_no_forecast(self) -> None:
         assert rows_to_limit([5.0, 4.0]) == math.inf
+        assert steps_to_limit(range(10), [10.0 - step for step in range(10)]) is None
+
+    def test_even_growth_is_forecast_to_the_step_where_the_format_ends(self) -> None:
+        ahead = steps_to_limit(range(0, 400, 10), [math.exp(0.1 * step) for step in range(0, 400, 10)])
+        assert ahead is not None
+        true = 38.53 / math.log10(math.exp(0.1)) - 390
+        assert ahead.likely == pytest.approx(true, rel=1e-6)
+        assert ahead.low < true < ahead.high < 1.2 * true
+
+    def test_noise_makes_the_range_wider(self) -> None:
+        noise = np.exp(0.5 * np.random.default_rng(0).normal(size=24))
+        rises = 1.2 ** np.arange(24)
+        calm, noisy = (
+            steps_to_limit(range(24), rises.tolist()),
+            steps_to_limit(range(24), (rises * noise).tolist()),
+        )
+        assert calm is not None
+        assert noisy is not None
+        assert noisy.high - noisy.low > 2 * (calm.high - calm.low)
+
+    def test_growth_that_gets_faster_may_end_sooner(self) -> None:
+        even = steps_to_limit(range(20), [1.3**step for step in range(20)])
+        faster = steps_to_limit(range(20), [1.3 ** (step**2 / 19) for step in range(20)])
+        assert even is not None
+        assert faster is not None
+        assert faster.low / faster.likely < 0.8 * even.low / even.likely
+
+    def test_half_precision_ends_sooner(self) -> None:
+        rises = [2.0**step for step in range(10)]
+        half, single = steps_to_limit(range(10), rises, HALF_LIMIT_LOG10), steps_to_limit(range(10), rises)
+        assert half is not None
+        assert single is not None
+        assert half.likely == pytest.approx(16 - 9, abs=0.01)
+        assert single.likely == pytest.approx(128 - 9, abs=0.1)
+
+    def test_a_scale_that_halves_every_other_step_takes_two_steps_a_bit(self) -> None:
+        assert steps_to_scale(1024.0, 0.5, 0) == 20
+        assert steps_to_scale(1024.0, 0.5) == 318
+        assert steps_to_scale(0.0, 0.5) == 0
 
 
 class TestExcursion:
@@ -100,8 +147,21 @@ class TestExcursion:
     def test_one_high_row_is_nothing_yet(self) -> None:
         assert self.judged([70.0]) is None
 
-    def test_three_severe_rows_are_critical(self) -> None:
-        assert self.judged([5.0, 6.0, 5.5]) == "critical"
+    def test_three_severe_rows_that_rise_are_critical(self) -> None:
+        assert self.judged([3.5, 4.0, 6.5]) == "critical"
+
+    def test_three_rows_on_another_level_are_another_task(self) -> None:
+        assert self.judged([5.0, 6.0, 5.5]) is None
+
+    def test_three_rows_far_above_everything_are_critical_even_on_a_level(self) -> None:
+        assert self.judged([15.0, 16.0, 15.5]) == "critical"
+
+    def test_a_level_is_critical_where_the_loss_scale_gave_way(self) -> None:
+        out = Excursion(onset_step=0, scale_before=65536.0)
+        for step, height in enumerate([5.0, 6.0, 5.5]):
+            out.add(step, height, height, is_inside=False)
+            out.note_scale(8192.0)
+        assert out.judge(needed=3, tallest=0.0) == "critical"
 
     def test_a_spike_that_only_falls_gets_its_time(self) -> None:
         assert self.judged([9.0, 7.0, 5.0, 3.5, 2.0]) is None
@@ -170,6 +230,12 @@ class TestScaler:
     def test_the_bottom_of_the_scale_is_a_collapse(self) -> None:
         found = [finding for finding in OverflowFold().feed(collapse()) if finding.severity == "critical"]
         assert [(finding.kind, finding.detected_step) for finding in found] == [("loss_scale_collapse", 15)]
+
+    def test_a_collapse_tells_when_the_scale_is_one_and_zero(self) -> None:
+        (finding,) = [item for item in OverflowFold().feed(collapse()) if item.severity == "critical"]
+        assert finding.detected_step == 15
+        assert finding.facts["loss_scale"] == 1.0
+        assert (finding.facts["steps_to_scale_one"], finding.facts["steps_to_scale_zero"]) == (0, 149)
 
     def test_a_start_from_two_to_the_32_is_given_its_time(self) -> None:
         rows = 60
