@@ -37,7 +37,8 @@ from trainvitals_server.finding import Finding
 from trainvitals_server.incident import Incident
 from trainvitals_server.ranks import MAX_ENTRIES, Entry, follow, merge, told_of_ranks
 
-SNAPSHOT_ROWS = 512  # a resumed run finds what was known at most so many rows before its checkpoint
+SNAPSHOT_ROWS = 512  # a resumed run finds what was known at most so many rows before its checkpoint,
+FIRST_SNAPSHOTS = (32, 64, 128, 256)  # a young one at most half of its rows
 MAX_SNAPSHOTS = 16  # beyond it every second one goes
 
 
@@ -113,13 +114,13 @@ class Session(msgspec.Struct):
         changed: dict[str, Incident] = {}
         start = 0
         while start < len(batch):
-            stop = min(len(batch), start + SNAPSHOT_ROWS - self.rows % SNAPSHOT_ROWS)
+            stop = min(len(batch), start + self._next_snapshot() - self.rows)
             piece = batch.slice(start, stop)
             for incident in self._judge(piece):
                 changed[incident.id] = incident
             self.rows += stop - start
             self.last_step = int(piece.steps[-1])
-            if self.rows % self.stride == 0:
+            if self.rows % self.stride == 0 or self.rows in FIRST_SNAPSHOTS:
                 self._snapshot()
             start = stop
         return list(changed.values())
@@ -171,6 +172,10 @@ class Session(msgspec.Struct):
             origin=self.detectors.origin,
         )
 
+    def _next_snapshot(self) -> int:
+        regular = SNAPSHOT_ROWS * (self.rows // SNAPSHOT_ROWS + 1)
+        return min([rows for rows in FIRST_SNAPSHOTS if rows > self.rows] + [regular])
+
     def _snapshot(self) -> None:
         assert self.last_step is not None
         state = msgspec.msgpack.encode(self.detectors)
@@ -198,6 +203,8 @@ class RunFold(msgspec.Struct):
         if hello.resume_step is not None:
             session.detectors = self._known_at(hello) or session.detectors
         session.detectors.know(hello.environment)
+        for peer in self._ranks(group):  # what the first rank has said while it was alone
+            self.told.setdefault(group, {item.id: item for item in peer.book.incidents})
         self.sessions[key] = session
 
     def layout(self, rank: int, session_id: str, layout: Layout) -> None:
@@ -268,11 +275,6 @@ class RunFold(msgspec.Struct):
         ranks = self._ranks(session.book.group)
         if len(ranks) < 2 or not changed:
             return changed
-        before = self.told.get(session.book.group)
-        if before is None:  # what the first rank said while it was alone
-            before = {
-                item.id: item for other in ranks if other is not session for item in other.book.incidents
-            }
         by_name = {rank.book.session_id + str(rank.book.rank): rank for rank in ranks}
         now: dict[str, Incident] = {}
         for story in merge(
@@ -281,7 +283,8 @@ class RunFold(msgspec.Struct):
             first = story.first
             context = by_name[first.session_id + str(first.rank)].context(first.rates)
             now[story.incident.id] = told_of_ranks(story, tell(story.incident, context))
-        self.told[session.book.group], news = follow(before, now)
+        told, news = follow(self.told[session.book.group], now)
+        self.told[session.book.group] = told
         return news
 
     def _known_at(self, hello: Hello) -> Detectors | None:

@@ -92,6 +92,17 @@ def test_a_rank_that_was_first_but_arrives_last_changes_the_same_incident() -> N
     assert (incident.rank, incident.onset_step, incident.revision) == (1, 200, 2)
 
 
+def test_a_rank_that_was_alone_at_first_goes_on_with_its_incidents() -> None:
+    fold, stored = RunFold("run"), []
+    fold.hello(hello(0))
+    stored += fold.rows(0, "s0", sudden())
+    fold.hello(hello(1))
+    assert told(fold.incidents()) == told(stored)
+    stored += fold.rows(0, "s0", batch_of({"loss": learning(20)}, steps=range(230, 250)))
+    assert [item.revision for item in stored] == [3, 4]
+    assert len({item.id for item in stored}) == 1
+
+
 def test_what_two_ranks_note_alike_is_noted_once() -> None:
     fold = fold_of([(0, healthy_half(0)), (1, healthy_half(1))])
     assert [(item.kind, item.severity) for item in fold.incidents()] == [("transient_overflow", "info")]
@@ -132,7 +143,7 @@ def test_a_restart_between_two_ranks_changes_nothing() -> None:
 
 def test_lives_of_a_run_are_stories_of_their_own() -> None:
     fold = fold_of([(0, sudden())])
-    fold.hello(Hello(run_id="run", session_id="again", session_ordinal=1, resume_step=100))
+    fold.hello(Hello(run_id="run", session_id="again", session_ordinal=1))
     fold.rows(0, "again", gradient_first())
     assert [item.session_id for item in fold.incidents()] == ["again", "s0"]
     assert len({item.id for item in fold.incidents()}) == 2
