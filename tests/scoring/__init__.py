@@ -1,0 +1,1 @@
+"""Scoring: how well the detectors find and name what is labelled, in real logs and in small programs."""
