@@ -156,9 +156,13 @@ def _cells(incident: dict[str, Any]) -> tuple[str, str, str]:
     if incident["causes"]:
         cause = incident["causes"][0]
     nonfinite = incident["nonfinite_step"]
-    told = [f"{incident['kind']} ({incident['severity']})", f"since step {incident['onset_step']}"]
+    told = [f"{_words(incident['kind'])}, {incident['severity']}", f"since step {incident['onset_step']}"]
     if nonfinite is not None:
         told.append(f"non-finite at {nonfinite}, {incident['lead_steps'] or 0} steps after the warning")
     told.append({True: "weights intact", False: "weights lost", None: ""}[incident["weights"]["usable"]])
-    why = f"{cause['cause']} ({cause['confidence']:.0%})\n{incident['verdict']}"
+    why = f"{_words(cause['cause'])} ({cause['confidence']:.0%})\n{incident['verdict']}"
     return escape("\n".join(filter(None, told))), escape(why), escape(cause["fix"])
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
