@@ -25,8 +25,8 @@ SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 BODY = b'{"type": "test", "data": {"text": "hello"}}'
 DEMO_TIMEOUT_S = 280
 # What the losses say, recorded with the same seeds and without a reporter: the first step whose loss is NaN;
-# the step where a loss of 0 becomes 0.56; the step where the loss, at its best 0.04, is beyond 1 for good; the
-# first step that overflows.
+# the step where a loss of 0 becomes 0.56; the step where the loss, at its best 0.04, is beyond 1 for good;
+# the first step that overflows.
 MASK_NAN, ADAM_JUMP, RATE_RISE, RATE_OVERFLOW = 437, 2309, 302, 542
 
 
