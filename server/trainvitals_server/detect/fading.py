@@ -6,6 +6,7 @@ loss still falls is left alone. Judges blocks of `layer_grad_norm` and `loss`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
@@ -27,6 +28,7 @@ GROWING_SHARE = 0.75  # so many hops towards the loss must grow
 MEMORY = 8  # blocks of shares that are a layer's past
 LATELY = 4  # blocks in which the loss must not fall
 BLOCKS = 2  # blocks that a pattern must last
+LEARNED = 3.0  # times the noise: what learns all the same is left alone, also once it has converged
 MAD_TO_SIGMA = 1.4826
 
 
@@ -42,6 +44,7 @@ class FadingFold(msgspec.Struct):
     pattern: tuple[Kind, int] | None = None
     pattern_blocks: int = 0
     pattern_step: int = 0
+    pattern_loss: float = math.inf
     told: tuple[Kind, int] | None = None
     told_step: int = 0
     told_layer: str = ""
@@ -57,7 +60,7 @@ class FadingFold(msgspec.Struct):
         top = float(np.nanmax(norms))
         shares: list[float] = (norms / top).tolist()
         self._note_loss(block)
-        pattern = _fade(shares) or self._fall(shares, top)
+        pattern = self._fall(shares, top) or _fade(shares)
         findings = self._judge(block, pattern, norms)
         self.blocks += 1
         if pattern is None:
@@ -77,8 +80,13 @@ class FadingFold(msgspec.Struct):
         self.middles = [*self.middles[1 - LATELY :], median(losses)]
 
     def _learns(self) -> bool:
-        """Whether the loss still falls, or is not known for long enough to say."""
-        return len(self.middles) < LATELY or self.middles[0] - self.middles[-1] > self.noise / 2
+        """Whether the loss falls, has fallen since the pattern began, or is not known for long enough."""
+        if len(self.middles) < LATELY:
+            return True
+        now = self.middles[-1]
+        if self.pattern_blocks <= LATELY:
+            self.pattern_loss = min(self.pattern_loss, now)
+        return self.middles[0] - now > self.noise / 2 or self.pattern_loss - now > LEARNED * self.noise
 
     def _fall(self, shares: Sequence[float], top: float) -> tuple[Kind, int] | None:
         """Return the layer nearest to the loss that has lost its share of old, with all those before it."""
@@ -100,8 +108,10 @@ class FadingFold(msgspec.Struct):
             return self._over(block, pattern)
         if pattern is None or pattern != self.pattern:
             self.pattern, self.pattern_blocks, self.pattern_step = pattern, 0, block.steps[0]
+            self.pattern_loss = math.inf
         self.pattern_blocks += 1
-        if pattern is None or self.pattern_blocks < BLOCKS or self._learns():
+        learns = self._learns()
+        if pattern is None or self.pattern_blocks < BLOCKS or learns:
             return []
         self.told, self.told_step = pattern, self.pattern_step
         self.told_layer = block.names[pattern[1]]
@@ -157,8 +167,9 @@ def _fade(shares: Sequence[float]) -> tuple[Kind, int] | None:
         return None
     hops = [before[1] / after[1] for before, after in pairwise(known[low : top + 1])]
     steepest = min(range(len(hops)), key=hops.__getitem__)
-    if hops[steepest] <= CUT and not low:
-        return "saturation", known[low + steepest][0]
+    cut = low + steepest + 1
+    if not low and max(share for _, share in known[:cut]) <= CUT * min(share for _, share in known[cut:]):
+        return "saturation", known[cut - 1][0]
     is_chain = len(hops) >= MIN_HOPS and sum(hop < 1 for hop in hops) >= GROWING_SHARE * len(hops)
     return ("vanishing_gradient", known[low][0]) if is_chain else None
 
