@@ -20,7 +20,7 @@ _COLUMNS = (
 # Worst first: what is open before what is over, then by severity, then the earliest.
 _WORST = (
     "SELECT payload FROM incident WHERE run_id = ? AND state != 'withdrawn' ORDER BY state != 'open',"
-    " CASE severity WHEN 'critical' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END, detected_step LIMIT 1"
+    " CASE severity WHEN 'critical' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END, detected_step"
 )
 
 
@@ -137,10 +137,14 @@ def _summary(connection: sqlite3.Connection, row: Sequence[object]) -> RunSummar
 
 
 def _worst(connection: sqlite3.Connection, run_id: str) -> WorstIncident | None:
-    row = connection.execute(_WORST, (run_id,)).fetchone()
-    if row is None:
-        return None
-    return msgspec.convert(msgspec.msgpack.decode(row[0], type=Incident), WorstIncident, from_attributes=True)
+    """Return the worst incident; what an old spool brought late counts only where there is nothing else."""
+    late = None
+    for (payload,) in connection.execute(_WORST, (run_id,)):
+        incident = msgspec.msgpack.decode(payload, type=Incident)
+        if not incident.late:
+            return msgspec.convert(incident, WorstIncident, from_attributes=True)
+        late = late or incident
+    return None if late is None else msgspec.convert(late, WorstIncident, from_attributes=True)
 
 
 def _environment(connection: sqlite3.Connection, run_id: str) -> Environment:
