@@ -135,8 +135,8 @@ def _exploding(case: Case) -> str:
     facts = case.facts
     of_layer = f" of layer {case.incident.layer}" if facts.get("one_layer") else ""
     return (
-        f"The gradient norm{of_layer} explodes since step {case.incident.onset_step}: {_number(facts.get('norm'))}, "
-        f"typically {_number(facts.get('typical_norm'))}{_nonfinite(case)}."
+        f"The gradient norm{of_layer} explodes since step {case.incident.onset_step}: "
+        f"{_number(facts.get('norm'))}, typically {_number(facts.get('typical_norm'))}{_nonfinite(case)}."
     )
 
 

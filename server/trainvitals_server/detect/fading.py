@@ -1,7 +1,7 @@
 """Gradients that fade on their way back: vanishing over many layers, or cut off at one that is saturated.
 
-Each layer is compared with its neighbours and with its own past share of the largest gradient. A run whose
-loss still falls is left alone. Judges blocks of `layer_grad_norm` and `loss`.
+Each layer is compared with its neighbours and with its own past. A run whose loss falls is left alone.
+Judges blocks of `layer_grad_norm` and `loss`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trainvitals_server.finding import Evidence, Finding, Kind
 
 FADED = 1e-5  # of the largest layer's gradient: no learning rate is right for both
 CUT = 3e-4  # lost from one layer to the next: this one passes nothing on
-FALLEN = 1e-3  # of a layer's own share before
-ABRUPT = 0.1  # a share still above this (of its own past) in the block before fell at once
-KEPT = 0.1  # while the largest gradient has kept this much of its size
+FALLEN = 1e-3  # of a layer's own norm before,
+KEPT = 0.1  # while the layers nearer to the loss have kept this much of theirs
+ABRUPT = 0.1  # a norm still above this (of its own past) in the block before fell at once
 MIN_HOPS = 3
 GROWING_SHARE = 0.75  # so many hops towards the loss must grow
-MEMORY = 8  # blocks of shares that are a layer's past
+MEMORY = 8  # blocks that are a layer's past
 LATELY = 4  # blocks in which the loss must not fall
 BLOCKS = 2  # blocks that a pattern must last
 LEARNED = 3.0  # times the noise: what learns all the same is left alone, also once it has converged
@@ -35,8 +35,7 @@ MAD_TO_SIGMA = 1.4826
 class FadingFold(msgspec.Struct):
     """Folds blocks of layer norms."""
 
-    shares: list[list[float]] = []
-    tops: list[float] = []
+    past: list[list[float]] = []
     middles: list[float] = []
     noise: float = 0.0
     blocks: int = 0
@@ -60,16 +59,15 @@ class FadingFold(msgspec.Struct):
         top = float(np.nanmax(norms))
         shares: list[float] = (norms / top).tolist()
         self._note_loss(block)
-        pattern = self._fall(shares, top) or _fade(shares)
+        pattern = self._fall(norms.tolist()) or _fade(shares)
         findings = self._judge(block, pattern, norms)
         self.blocks += 1
         if pattern is None:
-            self.shares = [*self.shares[1 - MEMORY :], shares]
-            self.tops = [*self.tops[1 - MEMORY :], top]
+            self.past = [*self.past[1 - MEMORY :], norms.tolist()]
         return findings
 
     def _forget(self, block: LayerBlock) -> None:
-        self.shares, self.tops, self.blocks, self.first_step = [], [], 0, block.steps[0]
+        self.past, self.blocks, self.first_step = [], 0, block.steps[0]
         self.pattern, self.pattern_blocks, self.told, self.clear_blocks = None, 0, None, 0
 
     def _note_loss(self, block: LayerBlock) -> None:
@@ -88,19 +86,17 @@ class FadingFold(msgspec.Struct):
             self.pattern_loss = min(self.pattern_loss, now)
         return self.middles[0] - now > self.noise / 2 or self.pattern_loss - now > LEARNED * self.noise
 
-    def _fall(self, shares: Sequence[float], top: float) -> tuple[Kind, int] | None:
-        """Return the layer nearest to the loss that has lost its share of old, with all those before it."""
-        if len(self.shares) < LATELY or top < KEPT * median(self.tops):
+    def _fall(self, norms: Sequence[float]) -> tuple[Kind, int] | None:
+        """Return the layer nearest to the loss that lost its gradient, as did all before it; None: no one."""
+        if len(self.past) < LATELY:
             return None
-        fallen = -1
-        for place, share in enumerate(shares):
-            if not share < FALLEN * _past(self.shares, place):
-                break
-            fallen = place
-        if fallen < 0 or fallen == len(shares) - 1:
+        usual = [_past(self.past, place) for place in range(len(norms))]
+        kept = [norm / before if before > 0 else math.nan for norm, before in zip(norms, usual, strict=True)]
+        fallen = next((place for place, share in enumerate(kept) if not share < FALLEN), len(kept)) - 1
+        others = [share for share in kept[fallen + 1 :] if share > 0]
+        if fallen < 0 or not others or median(others) < KEPT:
             return None
-        before = self.shares[-1][fallen]
-        at_once = before >= ABRUPT * _past(self.shares, fallen)
+        at_once = self.past[-1][fallen] >= ABRUPT * usual[fallen]
         return ("saturation" if at_once else "vanishing_gradient"), fallen
 
     def _judge(self, block: LayerBlock, pattern: tuple[Kind, int] | None, norms: FloatArray) -> list[Finding]:
@@ -139,11 +135,9 @@ class FadingFold(msgspec.Struct):
             f"(medians of {len(block.steps)} rows)"
         )
         told = [(text, "layer_grad_norm", norm, name)]
-        if len(self.shares) >= LATELY:
-            past = _past(self.shares, place)
-            told.append(
-                (f"before, it was {past:.3g} of the largest", "layer_grad_norm", past * largest, name)
-            )
+        if len(self.past) >= LATELY:
+            past = _past(self.past, place)
+            told.append((f"before, it was {past:.3g}", "layer_grad_norm", past, name))
         told.append((f"the loss has stayed at {self.middles[-1]:.4g}", "loss", self.middles[-1], ""))
         evidence = [
             Evidence(text=text, series=series, step=block.last_step, value=value, layer=layer or None)
@@ -174,6 +168,6 @@ def _fade(shares: Sequence[float]) -> tuple[Kind, int] | None:
     return ("vanishing_gradient", known[low][0]) if is_chain else None
 
 
-def _past(shares: Sequence[Sequence[float]], place: int) -> float:
-    known = [row[place] for row in shares if row[place] > 0]
+def _past(norms: Sequence[Sequence[float]], place: int) -> float:
+    known = [row[place] for row in norms if row[place] > 0]
     return median(known) if known else 0.0
