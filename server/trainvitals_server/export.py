@@ -18,6 +18,7 @@ from trainvitals_server.store.database import Database
 from trainvitals_server.store.export import Cells, ExportPlan, Table, read_table
 
 STEP = "step"
+CELLS_AT_ONCE = 1 << 16  # spelled at one time: some 10 MiB of texts before they are joined
 Write = Callable[[ExportPlan, Iterator[Table]], Iterator[bytes]]
 
 
@@ -30,7 +31,7 @@ def tables(database: Database, plan: ExportPlan) -> Iterator[Table]:
 def write_csv(plan: ExportPlan, rows: Iterator[Table]) -> Iterator[bytes]:
     """Yield the lines of a CSV file, its heading first."""
     yield _csv_lines([[STEP, *plan.headings]])
-    for table in rows:
+    for table in _portions(rows):
         columns = [[repr(step) for step in table.steps.tolist()], *(_texts(cells) for cells in table.cells)]
         yield _csv_lines(list(zip(*columns, strict=True)))
 
@@ -38,13 +39,20 @@ def write_csv(plan: ExportPlan, rows: Iterator[Table]) -> Iterator[bytes]:
 def write_jsonl(plan: ExportPlan, rows: Iterator[Table]) -> Iterator[bytes]:
     """Yield one JSON object a row."""
     encoder = msgspec.json.Encoder()
-    for table in rows:
+    for table in _portions(rows):
         cells = [_json_cells(cells) for cells in table.cells]
         lines = []
         for index, step in enumerate(table.steps.tolist()):
             row = {name: column[index] for name, column in zip(plan.headings, cells, strict=True)}
             lines.append({STEP: step} | {name: cell for name, cell in row.items() if cell is not None})
         yield encoder.encode_lines(lines)
+
+
+def _portions(rows: Iterator[Table]) -> Iterator[Table]:
+    for table in rows:
+        size = max(1, CELLS_AT_ONCE // max(1, len(table.cells)))
+        for start in range(0, len(table.steps), size):
+            yield table.between(start, start + size)
 
 
 def _csv_lines(rows: Sequence[Sequence[str]]) -> bytes:

@@ -1,6 +1,7 @@
 """Queries: what the page and scripts read: runs, one run, its series, its incidents, its raw rows.
 
-Every read runs in a worker thread, and so does the spelling of a long answer.
+Every read runs in a worker thread, and so does the spelling of a long answer. Those that may take long stand
+in a queue of their own.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
@@ -106,7 +107,7 @@ async def get_series(
         answer = read_series(connection, run_id, wanted, start, stop, pixels, rank, session)
         return JsonResponse(tell_answer(answer, cursor))
 
-    return await _read(services, query)
+    return await _read_heavy(services, query)
 
 
 @router.get("/{run_id}/incidents")
@@ -149,14 +150,29 @@ async def _export(
         require_run(connection, run_id)
         return plan_export(connection, run_id, _split(names) or None, rank)
 
-    plan = await _read(services, query)
-    lines = write(plan, export.tables(services.database, plan))
+    plan = await _read_heavy(services, query)
+    lines = _pace(services, write(plan, export.tables(services.database, plan)))
     name = f"attachment; filename*=UTF-8''{quote(run_id, safe='')}.{suffix}"
     return StreamingResponse(lines, media_type=media_type, headers={"Content-Disposition": name})
 
 
 async def _read(services: Services, query: Callable[[sqlite3.Connection], T]) -> T:
     return await asyncio.to_thread(services.database.read, query)
+
+
+async def _read_heavy(services: Services, query: Callable[[sqlite3.Connection], T]) -> T:
+    async with services.heavy_reads:
+        return await _read(services, query)
+
+
+async def _pace(services: Services, lines: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield `lines`, each read in its turn; nobody waits while a slow client takes one."""
+    while True:
+        async with services.heavy_reads:
+            line = await asyncio.to_thread(next, lines, None)
+        if line is None:
+            return
+        yield line
 
 
 async def _spell(answer: Json) -> JsonResponse:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from starlette.requests import HTTPConnection
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from trainvitals_server.hub import Hub
     from trainvitals_server.pipeline import Pipeline
 
+# Series and exports that are read at one time: less than there are readers and threads, so that the board, a
+# run's page and the detectors never wait behind them.
+HEAVY_READS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -27,6 +32,7 @@ class Services:
     pipeline: Pipeline
     outbox: Outbox
     clock: Callable[[], float]  # unix seconds
+    heavy_reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HEAVY_READS))
 
 
 def services_of(connection: HTTPConnection) -> Services:

@@ -17,6 +17,8 @@ from trainvitals_server.store.reading import SeriesData, read_rows, snapshot
 from trainvitals_server.store.streams import load_layouts
 from trainvitals_server.store.tail import TIME
 
+LAYER_ROWS = 512  # of one piece where rows are as wide as a model has layers: one storage block
+
 Cells = tuple[Values, BoolArray]
 
 
@@ -47,6 +49,13 @@ class Table:
     steps: IntArray
     cells: list[Cells]
 
+    def between(self, start: int, stop: int) -> Table:
+        """Return the rows at start .. stop - 1."""
+        return Table(
+            self.steps[start:stop],
+            [(values[start:stop], present[start:stop]) for values, present in self.cells],
+        )
+
 
 def plan_export(
     connection: sqlite3.Connection, run_id: str, names: Sequence[str] | None = None, rank: int = 0
@@ -60,7 +69,9 @@ def plan_export(
         for name in (name for name in chosen if name in per_layer):
             layers = _layers(connection, branches) if per_layer[name] else [None]
             columns.update(((name, layer), None) for layer in layers)
-        pieces = [piece for branch in branches for piece in _pieces(connection, branch)]
+        has_layers = any(layer is not None for _, layer in columns)
+        span = LAYER_ROWS if has_layers else MAX_ROWS
+        pieces = [piece for branch in branches for piece in _pieces(connection, branch, span)]
     return ExportPlan(run_id, rank, tuple(columns), tuple(pieces))
 
 
@@ -68,21 +79,29 @@ def read_table(connection: sqlite3.Connection, plan: ExportPlan, piece: tuple[in
     """Return the rows of one piece of a plan."""
     found = read_rows(connection, plan.run_id, plan.series, *piece, plan.rank)
     steps = _points(found[TIME]).steps
-    return Table(steps, [_cells(found[name], layer, steps) for name, layer in plan.columns])
+    spread = {name: _Spread(data, steps) for name, data in found.items()}
+    return Table(steps, [spread[name].cells(layer) for name, layer in plan.columns])
 
 
-def _cells(data: SeriesData, layer: str | None, steps: IntArray) -> Cells:
-    points = _points(data)
-    values, present = points.values, points.present
-    if layer is not None:
-        if layer not in data.layers:
-            return np.zeros(len(steps)), np.zeros(len(steps), dtype=bool)
-        index = data.layers.index(layer)
-        values, present = values[:, index], present[:, index]
-    at = np.searchsorted(steps, points.steps)  # every row has the clock, so every step is there
-    spread, flags = np.zeros(len(steps), dtype=values.dtype), np.zeros(len(steps), dtype=bool)
-    spread[at], flags[at] = values, present
-    return spread, flags
+class _Spread:
+    """A series over the rows of a table; a row that it does not have is missing."""
+
+    def __init__(self, data: SeriesData, steps: IntArray) -> None:
+        points = _points(data)
+        at = np.searchsorted(steps, points.steps)  # every row has the clock, so every step is there
+        shape = (len(steps), *points.values.shape[1:])
+        self._values, self._present = np.zeros(shape, points.values.dtype), np.zeros(shape, dtype=bool)
+        self._values[at], self._present[at] = points.values, points.present
+        self._places = {layer: place for place, layer in enumerate(data.layers)}
+
+    def cells(self, layer: str | None) -> Cells:
+        """Return the series, or one layer of it."""
+        if layer is None:
+            return self._values, self._present
+        if layer not in self._places:
+            return np.zeros(len(self._values)), np.zeros(len(self._values), dtype=bool)
+        place = self._places[layer]
+        return self._values[:, place], self._present[:, place]
 
 
 def _points(data: SeriesData) -> Points:
@@ -101,23 +120,23 @@ def _layers(connection: sqlite3.Connection, branches: Sequence[Branch]) -> list[
     return list(dict.fromkeys(names))
 
 
-def _pieces(connection: sqlite3.Connection, branch: Branch) -> list[tuple[int, int]]:
-    """Cut the branch's part of the main line where a block begins, and into stretches of its tail."""
+def _pieces(connection: sqlite3.Connection, branch: Branch, span: int) -> list[tuple[int, int]]:
+    """Cut the branch's part of the main line into stretches of about `span` rows."""
     low, high = branch.main(0, NEVER)
     if low >= high:
         return []
     cuts = {low, high}
-    cuts.update(cut for cut in _cuts(connection, branch) if low < cut < high)
+    cuts.update(cut for cut in _cuts(connection, branch, span) if low < cut < high)
     return list(pairwise(sorted(cuts)))
 
 
-def _cuts(connection: sqlite3.Connection, branch: Branch) -> list[int]:
+def _cuts(connection: sqlite3.Connection, branch: Branch, span: int) -> list[int]:
     blocks = connection.execute(
-        "SELECT first_step FROM block WHERE run_id = ? AND rank = ? AND series = ? AND session_id = ?"
-        " AND layout_id = ? AND level = 0",
+        "SELECT first_step, last_step FROM block WHERE run_id = ? AND rank = ? AND series = ?"
+        " AND session_id = ? AND layout_id = ? AND level = 0",
         SeriesKey(branch.key, TIME).columns,
     )
-    cuts = [first_step for (first_step,) in blocks]
+    cuts = [cut for first, last in blocks for cut in (*range(first, last + 1, span), last + 1)]
     frames = connection.execute(
         "SELECT first_step, count FROM frame WHERE run_id = ? AND rank = ? AND session_id = ?"
         " AND kind = 'steps' ORDER BY first_step",
@@ -126,7 +145,7 @@ def _cuts(connection: sqlite3.Connection, branch: Branch) -> list[int]:
     rows = 0
     for first_step, count in frames:
         rows += count
-        if rows > MAX_ROWS:
+        if rows > span:
             cuts.append(first_step)
             rows = count
     return cuts
