@@ -93,4 +93,4 @@ class MisuseFold(msgspec.Struct):
         noise = MAD_TO_SIGMA * median(abs(loss - middle) for loss in self.losses)
         fall = abs(median(self.losses[:half]) - median(self.losses[half:]))
         growth = median(self.norms[half:]) / median(self.norms[:half])
-        return fall > noise / 2 or not 0.5 <= growth <= 2.0
+        return fall > noise or not 0.5 <= growth <= 2.0

@@ -63,6 +63,8 @@ class SilentOverflowFold(msgspec.Struct):
             self._take(step, value, size, [] if layers is None else layers[row].tolist())
             if len(self.steps) == BLOCK:
                 findings += self._close_block()
+            if self.is_told:
+                break
         return findings
 
     def _take(self, step: int, loss: float, norm: float, layers: list[float]) -> None:
