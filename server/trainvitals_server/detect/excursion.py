@@ -66,6 +66,7 @@ class Excursion(msgspec.Struct):
     scale_fell: bool = False
     alarm: Kind | None = None
     warned: bool = False
+    next_told: int = 0
 
     def add(self, step: int, value: float, height: float, *, is_inside: bool) -> None:
         """Take one more row."""

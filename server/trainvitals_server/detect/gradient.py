@@ -6,6 +6,7 @@ Needs `grad_norm`; the epsilon pattern also needs `loss`. Non-finite norms are `
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from statistics import median
 
 import msgspec
@@ -18,6 +19,11 @@ from trainvitals_server.finding import Evidence, Finding
 EXPLODED_DECADES = 4.0  # above the run's typical norm
 EXPLODED_ROWS = 3
 RECENT_ROWS = 4  # of the last four
+CHAIN_ROWS = 5  # or it multiplies row by row:
+CHAIN_DECADES = 0.3  # at least twofold each time,
+CHAIN_REACH = 3.0  # and in all by so much, from where the norm has been: no noise does that
+CALM_DECADES = 1.0  # this close to the typical norm,
+CALM_ROWS = 8  # for so many rows, an explosion is over
 DECAYED_DECADES = 4.0  # below where the norm began: round-off is what is left of the gradient
 JUMP_DECADES = 3.0  # from one row to the next
 QUIET_ROWS = 16
@@ -32,6 +38,7 @@ class GradientFold(msgspec.Struct):
     quiet: list[float] = []
     quiet_steps: list[int] = []
     exploded_step: int | None = None
+    calm_rows: int = 0
     epsilon_step: int | None = None
 
     def feed(self, batch: Batch) -> list[Finding]:
@@ -57,7 +64,9 @@ class GradientFold(msgspec.Struct):
 
     def _is_plain(self, values: list[float]) -> bool:
         """Whether no row of these can be an explosion or a jump."""
-        if not self.level.is_known or max(values) >= self.level.typical + EXPLODED_DECADES:
+        if self.exploded_step is not None or not self.level.is_known:
+            return False
+        if max(values) >= self.level.typical + EXPLODED_DECADES:
             return False
         return max(values) < min([*values, *self.quiet]) + JUMP_DECADES
 
@@ -70,6 +79,10 @@ class GradientFold(msgspec.Struct):
         self._epsilon(step, value, findings)
         self.quiet = [*self.quiet[1 - QUIET_ROWS :], value]
         self.quiet_steps = [*self.quiet_steps[1 - QUIET_ROWS :], step]
+        if self.exploded_step is not None:
+            self._calm(step, value, findings)
+        elif self._multiplies():
+            self._explode(step, value, self.quiet_steps[1 - CHAIN_ROWS], findings)
         if self.level.is_known and value >= self.level.typical + EXPLODED_DECADES:
             self._explosion(step, value, findings)
         else:
@@ -81,17 +94,46 @@ class GradientFold(msgspec.Struct):
         limit = self.level.typical + EXPLODED_DECADES
         recent = zip(self.quiet_steps[-RECENT_ROWS:], self.quiet[-RECENT_ROWS:], strict=True)
         high = [row for row, item in recent if item >= limit]
-        if self.exploded_step is not None or len(high) < EXPLODED_ROWS:
-            return
-        self.exploded_step = high[0]
-        text = f"the gradient norm is {_power(value):.3g}; it was {_power(self.level.typical):.3g} so far"
+        if self.exploded_step is None and len(high) >= EXPLODED_ROWS:
+            self._explode(step, value, high[0], findings)
+
+    def _multiplies(self) -> bool:
+        """Whether the latest rows form a chain of rises that leads far above all that came before it."""
+        chain, before = self.quiet[-CHAIN_ROWS:], self.quiet[:-CHAIN_ROWS]
+        if not before or chain[-1] - chain[0] < CHAIN_REACH or chain[-1] - max(before) < CHAIN_REACH:
+            return False
+        if self.level.is_known and chain[-1] < self.level.typical + CHAIN_REACH:
+            return False
+        return all(b - a >= CHAIN_DECADES for a, b in pairwise(chain))
+
+    def _explode(self, step: int, value: float, onset: int, findings: list[Finding]) -> None:
+        self.exploded_step, self.calm_rows = onset, 0
+        typical = self._typical()
+        text = f"the gradient norm is {_power(value):.3g}; it was {_power(typical):.3g} so far"
         findings.append(
             Finding(
-                kind="exploding_gradient", severity="critical", onset_step=high[0], detected_step=step,
+                kind="exploding_gradient", severity="critical", onset_step=onset, detected_step=step,
                 evidence=(Evidence(text=text, series="grad_norm", step=step, value=_power(value)),),
-                facts={"typical_norm": _power(self.level.typical), "norm": _power(value)},
+                facts={"typical_norm": _power(typical), "norm": _power(value)},
             )
         )  # fmt: skip
+
+    def _calm(self, step: int, value: float, findings: list[Finding]) -> None:
+        self.calm_rows = self.calm_rows + 1 if value < self._typical() + CALM_DECADES else 0
+        if self.exploded_step is None or self.calm_rows < CALM_ROWS:
+            return
+        text = f"the gradient norm has been back at {_power(value):.3g} for {self.calm_rows} rows"
+        findings.append(
+            Finding(
+                kind="exploding_gradient", severity="critical", phase="withdraw",
+                onset_step=self.exploded_step, detected_step=step,
+                evidence=(Evidence(text=text, series="grad_norm", step=step, value=_power(value)),),
+            )
+        )  # fmt: skip
+        self.exploded_step = None
+
+    def _typical(self) -> float:
+        return self.level.typical if self.level.is_known else median(self.head or self.quiet)
 
     def _epsilon(self, step: int, value: float, findings: list[Finding]) -> None:
         if self.epsilon_step is not None or len(self.quiet) < QUIET_ROWS or len(self.head) < HEAD_ROWS:

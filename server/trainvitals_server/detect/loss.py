@@ -41,6 +41,7 @@ FORGET = 0.9  # with each new one the old ones count less
 FAST_ROWS = 20  # warnings shorter than this are "fast"
 MAX_COUNTED = 4096  # rows that tell how usual high ones are
 TOLD_VALUES = 8
+LEAST_TOLD = 16  # rows of an excursion before its forecast is told anew
 FAR_AHEAD = 100  # times what it took so far: beyond it nobody should plan with a forecast
 
 
@@ -193,6 +194,8 @@ class LossFold(msgspec.Struct):
             self._come_back(row, out, findings)
         elif out.alarm is None:
             self._judge(row, out, findings)
+        elif out.rows >= out.next_told:
+            self._foresee(row, out, findings)
 
     def _judge(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
         high_rows, rows = out.history()
@@ -219,8 +222,21 @@ class LossFold(msgspec.Struct):
             return out.rows >= FOLLOW_ROWS and not out.is_at_its_crest
         return out.rows >= PERSIST_ROWS
 
+    def _foresee(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
+        """Tell an open divergence's forecast anew, each time that it is twice as long as when last told."""
+        out.next_told = 2 * out.rows
+        ahead, numbers = self._forecast(row, out)
+        if ahead and out.alarm is not None:
+            findings.append(
+                Finding(
+                    kind=out.alarm, severity="critical", phase="update", onset_step=out.onset_step,
+                    detected_step=row.step, evidence=tuple(ahead), facts={**numbers, "loss": row.value},
+                )
+            )  # fmt: skip
+
     def _alarm(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
         out.alarm = self._name_divergence(out)
+        out.next_told = max(2 * out.rows, LEAST_TOLD)
         findings.append(self._divergence(row, out, "critical"))
 
     def _after_nonfinite(self, row: Row, findings: list[Finding]) -> None:

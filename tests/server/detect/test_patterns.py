@@ -202,6 +202,18 @@ class TestLoss:
             rows.feed(batch.slice(row, row + 1))
         assert msgspec.msgpack.encode(rows) == msgspec.msgpack.encode(whole)
 
+    def test_an_open_divergence_is_forecast_anew_as_it_goes_on(self) -> None:
+        loss = learning(900)
+        loss[300:] += 0.1 * np.exp(0.05 * np.arange(600))
+        told = [item for item in LossFold().feed(batch_of({"loss": loss})) if item.severity == "critical"]
+        assert [finding.phase for finding in told] == ["open", "update", "update", "update"]
+        end = 300 + (38.53 + 1) / 0.05 * math.log(10)
+        for finding in told:
+            low, high = (finding.facts[f"steps_to_float32_end_{side}"] for side in ("low", "high"))
+            assert isinstance(low, float)
+            assert isinstance(high, float)
+            assert low <= end - finding.detected_step <= high
+
     def test_missing_cells_are_no_values(self) -> None:
         loss = learning(400)
         there = np.arange(400) % 3 == 0
@@ -283,6 +295,19 @@ class TestGradient:
         norm = np.ones(100)
         norm[50:52] = 1e12
         assert GradientFold().feed(batch_of({"grad_norm": norm})) == []
+
+    def test_a_norm_that_multiplies_row_by_row_explodes_before_its_level_is_known(self) -> None:
+        norm = [0.17, 0.24, 0.95, 2.4, 15.9, 145.0, 960.0]
+        (finding,) = GradientFold().feed(batch_of({"grad_norm": norm}))
+        assert (finding.kind, finding.onset_step, finding.detected_step) == ("exploding_gradient", 3, 6)
+
+    def test_an_explosion_that_is_over_is_withdrawn_and_the_next_one_told(self) -> None:
+        norm = np.exp(0.3 * np.random.default_rng(0).normal(size=400))
+        norm[100:110] *= 1e8
+        norm[300:310] *= 1e8
+        found = GradientFold().feed(batch_of({"grad_norm": norm}))
+        told = [(finding.phase, finding.onset_step) for finding in found]
+        assert told == [("open", 100), ("withdraw", 100), ("open", 300), ("withdraw", 300)]
 
     def test_a_jump_out_of_round_off_is_epsilon(self) -> None:
         (finding,) = GradientFold().feed(epsilon())
