@@ -22,7 +22,8 @@ NAMES = {
     "val_loss": ("val_loss", "validation_loss", "valid_loss", "eval_loss", "loss/val", "loss/validation",
                  "loss/valid", "evaluation_loss_vs_iterations"),
 }  # fmt: skip
-LAYER_SERIES = ("layer_grad_norm", "layer_grad_nonfinite")
+OWN = ("step_time_s", "optimizer_step", "batch_size")  # only under our own names
+LAYER_SERIES = "layer_"  # how series with a column for each layer begin
 _SERIES_OF = {name: series for series, names in NAMES.items() for name in names}
 _TRAINING = re.compile(r"(train|training)[/_]")
 _VALIDATION = re.compile(r"(val|valid|validation|eval|test)/")
@@ -36,7 +37,7 @@ def normal(name: str) -> str:
 def series_of(name: str) -> str | None:
     """Return the series that a column holds; None for one that no detector reads."""
     key = normal(name)
-    if key.startswith("val_") and key not in _SERIES_OF:
+    if key in OWN or (key not in _SERIES_OF and (key.startswith("val_") or key.endswith("_running"))):
         return key
     if validation := _VALIDATION.match(key):
         inner = series_of(key[validation.end() :])
@@ -49,7 +50,12 @@ def series_of(name: str) -> str | None:
 def layer_of(name: str) -> tuple[str, str] | None:
     """Return (series, layer) of a column that an export names `series/layer`."""
     series, slash, layer = name.partition("/")
-    return (series, layer) if slash and layer and series in LAYER_SERIES else None
+    return (series, layer) if slash and layer and series.startswith(LAYER_SERIES) else None
+
+
+def is_surely_number(series: str) -> bool:
+    """Whether text in this series is a mistake; names of metrics may also begin something else."""
+    return series in NAMES
 
 
 def preference(name: str, series: str) -> int:

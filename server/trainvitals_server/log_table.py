@@ -126,12 +126,8 @@ class LogTable:
                 return TRUTH[text] if text in TRUTH else float(text)
         except (ValueError, OverflowError):
             pass
-        if (
-            isinstance(column, Column)
-            and column.target[0].startswith("val_")
-            and column.target[0] != "val_loss"
-        ):
-            return None  # any name may begin so; only the loss is surely a number
+        if isinstance(column, Column) and not names.is_surely_number(column.target[0]):
+            return None
         raise UnreadableLog(self._path, f"{shown(cell)} is no number", row.place, name)
 
     def _step(self, row: Row, name: str, number: float) -> int:

@@ -15,9 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trainvitals_server.check import judge
+from trainvitals_server.export import Write, write_csv, write_jsonl
 from trainvitals_server.log_branches import split
 from trainvitals_server.logfile import Log, read_log
 from trainvitals_server.readers import UnreadableLog
+from trainvitals_server.store.export import ExportPlan, Table
 
 EVENTS = Path(__file__).parents[1] / "fixtures/events"
 NAMES = ("a.csv", "a.csv.gz", "a.jsonl", "a.json", "a.tsv", "events.out.tfevents.1", "a")
@@ -102,15 +104,31 @@ def test_a_broken_document_is_told_with_its_place(tmp_path: Path, text: str, pla
     assert place in str(caught.value)
 
 
-def test_an_export_is_read_with_its_layers(tmp_path: Path) -> None:
-    text = "step,time,loss,layer_grad_norm/a,layer_grad_norm/b\n0,1e9,1.0,NaN,\n1,1e9,Infinity,3.0,4.0\n"
-    log = log_of(tmp_path, text)
-    table = log.branches[0].layer_columns["layer_grad_norm"]
+@pytest.mark.parametrize(("write", "name"), [(write_csv, "a.csv"), (write_jsonl, "a.jsonl")])
+def test_our_own_export_is_read_as_it_was(write: Write, name: str, tmp_path: Path) -> None:
+    columns = (("loss", None), ("layer_grad_norm", "a"), ("layer_grad_norm", "b"))
+    cells = [
+        (np.array([1.0, np.inf]), np.array([True, True])),
+        (np.array([np.nan, 3.0]), np.array([True, True])),
+        (np.array([0.0, 4.0]), np.array([False, True])),
+    ]
+    table = Table(np.array([7, 8]), cells)
+    log = log_of(tmp_path, b"".join(write(ExportPlan("run", 0, columns, ()), iter([table]))), name)
+    layers = log.branches[0].layer_columns["layer_grad_norm"]
+    assert (steps_of(log), loss_of(log)) == ([[7, 8]], [1.0, float("inf")])
     assert [layer.name for layer in log.layers] == ["a", "b"]
-    assert table.present.tolist() == [[True, False], [True, True]]
-    assert np.isnan(table.values[0, 0])
-    assert loss_of(log) == [1.0, float("inf")]
-    assert judge(log)
+    assert layers.present.tolist() == [[True, False], [True, True]]
+    np.testing.assert_array_equal(layers.values, [[np.nan, 0.0], [3.0, 4.0]])
+    assert [incident.severity for incident in judge(log)] == ["critical"]
+
+
+def test_our_own_series_keep_their_names(tmp_path: Path) -> None:
+    log = log_of(tmp_path, "step,loss,step_time_s,accuracy_running,layer_update_ratio/a\n0,1,0.1,NaN,0.5\n")
+    assert log.series == {"loss", "step_time_s", "accuracy_running", "layer_update_ratio"}
+
+
+def test_text_where_another_metric_might_stand_is_no_trouble(tmp_path: Path) -> None:
+    assert log_of(tmp_path, "step,loss,val_split,is_running\n0,1,dev,yes\n").series == {"loss"}
 
 
 def test_objects_in_a_line_are_read_too(tmp_path: Path) -> None:
