@@ -31,7 +31,6 @@ from trainvitals.spool import default_directory
 from trainvitals.transport import NetworkTransport, Transport
 from trainvitals.worker import Options, Worker
 
-EventKind = Literal["epoch", "validation", "message", "autopsy", "checkpoint", "resume"]
 Status = Literal["finished", "interrupted", "failed", "stopped"]
 
 CLOSE_TIMEOUT_S = 5.0
@@ -138,7 +137,7 @@ class Sender:
         if len(rows):
             self._put(rows)
 
-    def event(self, kind: EventKind, step: int, data: Mapping[str, object]) -> None:
+    def event(self, kind: wire.EventKind, step: int, data: Mapping[str, object]) -> None:
         """Take something that happened once; values that no message can carry become text."""
         values = {wire.clip(str(key)): _plain(value) for key, value in data.items()}
         self._put(wire.Event(seq=1, step=step, kind=kind, time=time.time(), data=values))

@@ -251,6 +251,9 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
         return numbers
 
 
+EventKind = Literal["epoch", "validation", "message", "autopsy", "checkpoint", "resume"]
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag="event"):
     """Something that happened once.
 
@@ -260,7 +263,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
     seq: int
     step: int
-    kind: Literal["epoch", "validation", "message", "autopsy", "checkpoint", "resume"]
+    kind: EventKind
     time: float = 0.0
     data: dict[str, Any] = {}
 

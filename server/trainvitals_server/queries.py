@@ -32,6 +32,7 @@ from trainvitals_server.store.board import (
     load_sparkline,
     require_run,
 )
+from trainvitals_server.store.events import load_events
 from trainvitals_server.store.export import ExportPlan, plan_export
 from trainvitals_server.store.gaps import load_gaps
 from trainvitals_server.store.incidents import list_incidents
@@ -117,6 +118,19 @@ async def get_incidents(request: Request, run_id: str) -> JsonResponse:
     def query(connection: sqlite3.Connection) -> JsonResponse:
         require_run(connection, run_id)
         return JsonResponse({"incidents": list_incidents(connection, run_id)})
+
+    return await _read(services_of(request), query)
+
+
+@router.get("/{run_id}/events")
+async def get_events(
+    request: Request, run_id: str, kind: wire.EventKind | None = None, rank: Rank = 0
+) -> JsonResponse:
+    """What happened once, in order of time: ends of epochs, validations, checkpoints, messages."""
+
+    def query(connection: sqlite3.Connection) -> JsonResponse:
+        require_run(connection, run_id)
+        return JsonResponse({"events": load_events(connection, run_id, rank, kind)})
 
     return await _read(services_of(request), query)
 

@@ -17,11 +17,12 @@ import pytest
 from client_frames import hello, packet, steps
 from recorded import NOW, Cell, Recorder, main_line, open_database
 from server_process import ServerProcess, running_server
-from trainvitals.wire import Bye
+from trainvitals.wire import Bye, Event
 from trainvitals_server import codec
 from trainvitals_server.finding import Evidence
 from trainvitals_server.incident import Cause, Incident
 from trainvitals_server.store.database import Database
+from trainvitals_server.store.events import load_events
 from trainvitals_server.store.incidents import save_incident
 
 FIVE: list[Cell] = [0.1, math.nan, math.inf, -math.inf, None]
@@ -34,6 +35,10 @@ def incident(run_id: str, number: int, **fields: Any) -> Incident:  # noqa: ANN4
         "onset_step": number, "detected_step": number, "verdict": f"It broke at step {number}.", "late": True,
     }  # fmt: skip
     return Incident(**values | fields)
+
+
+def validation(seq: int, step: int, val_loss: float) -> Event:
+    return Event(seq=seq, step=step, kind="validation", time=NOW, data={"epoch": step, "val_loss": val_loss})
 
 
 def record(database: Database) -> dict[str, Recorder]:
@@ -57,6 +62,9 @@ def record(database: Database) -> dict[str, Recorder]:
     old.steps([0, 1, 2], {"loss": [1.0, 1.0, 1.0]}, {"layer_grad_norm": [1, 2, 3, None, 5, 6]}, layout_id=1)
     new = Recorder(database, run_id="resumed", session_id="new", ordinal=1, resume_step=2)
     new.steps([2, 3], {"loss": [2.0, 2.0]}, dtype="f4")
+
+    old.send(*(validation(3 + i, step=i, val_loss=[0.5, math.nan, 9.0][i]) for i in range(3)))
+    new.send(Event(seq=2, step=2, kind="resume", data={"step": 2}), validation(3, step=3, val_loss=0.25))
 
     Recorder(database, run_id="silent")
     judged = Recorder(database, run_id="judged")
@@ -148,6 +156,26 @@ def test_a_resumed_run_has_a_main_line_and_a_ghost(site: Site) -> None:
     assert cells(ghost["series"]["loss"]["value"]) == ["1.0", "1.0", "1.0"]
 
 
+def test_events_follow_the_main_line_and_a_non_finite_number_is_told_by_name(site: Site) -> None:
+    events = site.get("/resumed/events", kind="validation")["events"]
+    assert [(event["step"], event["data"]["val_loss"]) for event in events] == [
+        (0, 0.5),
+        (1, "NaN"),
+        (3, 0.25),
+    ]
+    assert [event["kind"] for event in site.get("/resumed/events")["events"]][2:] == ["resume", "validation"]
+    assert site.get("/resumed/events", rank=1)["events"] == []
+    assert site.response("/resumed/events", kind="party").status_code == 400
+
+
+def test_of_very_many_events_the_newest_come() -> None:
+    with open_database() as database:
+        many = Recorder(database)
+        many.send(*(validation(1 + i, step=i, val_loss=1.0) for i in range(5)))
+        events = database.read(lambda connection: load_events(connection, many.run_id, rank=0, limit=2))
+    assert [event.step for event in events] == [3, 4]
+
+
 def test_layers_come_as_a_table_with_their_names(site: Site) -> None:
     table = site.get("/resumed/series", names="layer_grad_norm", session="old")["series"]["layer_grad_norm"]
     assert table["layers"] == ["a", 'b,"c']
@@ -181,7 +209,7 @@ def test_the_live_cursor_is_in_the_answer(site: Site) -> None:
     assert isinstance(site.get("/five/series")["cursor"], int)
 
 
-@pytest.mark.parametrize("path", ["", "/series", "/incidents", "/export.csv", "/export.jsonl"])
+@pytest.mark.parametrize("path", ["", "/series", "/incidents", "/events", "/export.csv", "/export.jsonl"])
 def test_an_unknown_run_is_404_in_the_one_shape(site: Site, path: str) -> None:
     response = site.response(f"/nobody{path}")
     assert response.status_code == 404
