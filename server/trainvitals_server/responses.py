@@ -10,7 +10,7 @@ import math
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from trainvitals_server import codec
@@ -38,6 +38,7 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ServerError, _on_server_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)
     app.add_exception_handler(Exception, _on_unexpected)
 
 
@@ -57,6 +58,10 @@ async def _on_http_exception(_request: Request, error: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
     body = {"error": {"code": code, "message": str(error.detail)}}
     return JsonResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def _on_client_gone(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=400)  # nobody reads it: the client went away within its request
 
 
 async def _on_unexpected(_request: Request, _error: Exception) -> Response:

@@ -74,6 +74,7 @@ def _build(config: Config) -> uvicorn.Server:
     import uvicorn  # late, so that `--help` and a wrong flag answer at once
 
     from trainvitals_server.app import create_app
+    from trainvitals_server.connections import PromptProtocol, connections_for, raise_file_limit
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
@@ -88,6 +89,8 @@ def _build(config: Config) -> uvicorn.Server:
     return Server(
         uvicorn.Config(
             app,
+            http=PromptProtocol,
+            limit_concurrency=connections_for(raise_file_limit()),  # beyond it, an answer 503
             ws="websockets-sansio",
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_per_message_deflate=False,  # a deflate bomb costs memory; rows compress badly anyway

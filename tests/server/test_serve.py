@@ -40,6 +40,17 @@ def test_it_says_where_it_listens_and_stops_when_told_while_clients_are_connecte
     assert server.lines == [f"listening on {server.url}"], "nothing else, above all no traceback"
 
 
+def test_a_client_that_goes_away_within_its_request_leaves_no_traceback(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        for path in ("/api/v1/ingest", "/api/v1/webhooks"):
+            with socket.create_connection(("127.0.0.1", server.port), TIMEOUT_S) as client:
+                head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n"
+                client.sendall(head.encode() + b"Content-Type: application/json\r\n\r\nhalf")
+        assert httpx.get(server.url + "/livez").status_code == 200
+        server.stop()
+    assert server.lines == [f"listening on {server.url}"]
+
+
 def test_a_restart_on_the_same_data_knows_what_was_there(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         httpx.post(server.url + "/api/v1/ingest", content=packet([hello(), steps(1, 0, [1.0, 2.0])]))
