@@ -28,6 +28,7 @@ READ_SHARE = 0.01  # reading may take one hundredth of the time; slower reads co
 STARTUP_PROMISE_S = 600.0  # the first step compiles
 VALIDATION_PROMISE_S = 600.0
 CHECKPOINT_PROMISE_S = 600.0
+RESUME_PROMISE_S = 120.0  # between epochs: other callbacks work, a shuffle buffer fills again
 ABANDON_MARK = "_trainvitals_abandon"  # on our train function: ends the `fit` that it was made for
 SMALLEST_PROMISE_S = 15.0
 PROMISE_STEPS = 20  # so many times the last step's time may pass before a step is late
@@ -56,7 +57,7 @@ class Fit:
         self._epoch_data: Callable[[], object] = _nothing  # the iterator that this epoch's batches come from
         self._knows_first_step = False
         self._thread = 0
-        self._promised_until = 0.0
+        self._promise_ends = 0.0
         session.when_left(self._read_rest)
 
     def begin(self, model: Model, params: Mapping[str, Any]) -> None:
@@ -102,7 +103,7 @@ class Fit:
 
     def end_validation(self) -> None:
         """Promise steps again."""
-        self._promise(STARTUP_PROMISE_S)
+        self._promise(RESUME_PROMISE_S)
 
     def end_epoch(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """Send the epoch's last rows and its metrics."""
@@ -114,6 +115,7 @@ class Fit:
         validation = {name: value for name, value in numbers.items() if name.startswith("val_")}
         if validation:
             self._session.sender.event("validation", step, {"epoch": epoch, **validation})
+        self._promise(RESUME_PROMISE_S)
 
     def end(self) -> None:
         """Send the last rows, restore the model, say goodbye."""
@@ -136,8 +138,8 @@ class Fit:
         self._probe.notes.clear()
         now = time.perf_counter()
         self._next_read = now + max(READ_EVERY_S, (now - began) / READ_SHARE)
-        if executions and now > self._promised_until:
-            self._promise(max(SMALLEST_PROMISE_S, PROMISE_STEPS * executions[-1][1]))
+        if executions:
+            self._promise_steps(max(seconds for _, seconds in executions), now)
 
     def _open(self, epoch: int) -> None:
         """Open the session: by the first epoch every callback has restored what it restores."""
@@ -171,7 +173,7 @@ class Fit:
         if is_seen:
             if step is not None:
                 self._session.sender.event("checkpoint", step, {"path": path})
-            self._promise(STARTUP_PROMISE_S)
+            self._promise(RESUME_PROMISE_S)
 
     def _around(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def train_function(iterator: Value) -> Value:
@@ -230,8 +232,14 @@ class Fit:
                 )
             self._is_off = True
 
+    def _promise_steps(self, step_s: float, now: float) -> None:
+        """Promise the next steps soon: when a third of it is over, or where a long promise still stands."""
+        seconds = max(SMALLEST_PROMISE_S, PROMISE_STEPS * step_s)
+        if not seconds * 2 / 3 <= self._promise_ends - now <= 2 * seconds:
+            self._promise(seconds)
+
     def _promise(self, seconds: float, activity: str = "training") -> None:
-        self._promised_until = time.perf_counter() + seconds / 3
+        self._promise_ends = time.perf_counter() + seconds
         self._session.sender.heartbeat(seconds, activity)
 
     def _send_layout(self, pieces: list[Decoded]) -> None:

@@ -153,8 +153,7 @@ def _life(
     connection: sqlite3.Connection, row: SessionRow, sign: Sign | None, started_at: float, now: float
 ) -> Life:
     last_seen_at = max(row.last_seen_at, sign.heard_at if sign else 0.0)
-    promises = [row.promised_at, sign.promised_at if sign else None]
-    made = max((promise for promise in promises if promise is not None), default=None)
+    made = (sign.promised_at if sign else None) or row.promised_at  # the latest counts, were it a shorter one
     life = Life(
         *row.key,
         last_seen_at=last_seen_at,

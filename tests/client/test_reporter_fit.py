@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from training import batch, by_hand, recorded, reporting, small_model
 from trainvitals import HealthReporter
+from trainvitals.fit import RESUME_PROMISE_S, STARTUP_PROMISE_S
 from trainvitals.probe.types import Value
 
 pytestmark = pytest.mark.tensorflow
@@ -247,6 +248,20 @@ def test_epochs_and_validation_are_told() -> None:
     assert validation["val_loss"] == pytest.approx(model.evaluate(*batch(16, seed=9), verbose=0)[0], rel=1e-5)
     assert "validation" in [activity for _, activity in sent.promises]
     assert 6 in sent.series("mae_running")
+
+
+def test_only_what_may_take_long_is_promised_long() -> None:
+    model = small_model()
+    model.compile("sgd", "mse")
+    reporter, sent = reporting()
+    fit(model, reporter, validation_data=batch(16, seed=9))
+    assert sent.promises[0] == (STARTUP_PROMISE_S, "training"), "the first step compiles"
+    ends = [number for number, (_, activity) in enumerate(sent.promises) if activity == "validation"]
+    assert len(ends) == 2
+    assert min(seconds for seconds, _ in sent.promises[1 : ends[0]]) < RESUME_PROMISE_S
+    assert all(seconds < STARTUP_PROMISE_S for seconds, _ in sent.promises[ends[0] + 1 : ends[1]])
+    assert all(seconds <= RESUME_PROMISE_S for seconds, _ in sent.promises[ends[1] + 1 :])
+    assert sent.promises[-1] == (RESUME_PROMISE_S, "training"), "other callbacks may take their time"
 
 
 def test_the_environment_says_what_the_run_is_made_of() -> None:

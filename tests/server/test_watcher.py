@@ -107,6 +107,12 @@ def test_what_was_heard_but_could_not_be_stored_counts(watched: Watched) -> None
     assert watched.judge(NOW + 100.0) == []
 
 
+def test_a_short_promise_takes_the_place_of_a_long_one_that_is_stored(watched: Watched) -> None:
+    watched.promise(NOW + 600.0)
+    watched.signs[KEY] = Sign(NOW + 10.0, promised_at=NOW + 25.0, is_connected=False)
+    assert watched.judge(NOW + 45.0) == [("run_crashed", "critical", "open")]
+
+
 def test_after_a_start_clients_have_time_to_come_back(watched: Watched) -> None:
     watched.started_at = NOW + 10_000.0
     assert watched.judge(watched.started_at + 5.0) == []
