@@ -79,9 +79,9 @@ def zero_at_first(seed: int = 0) -> Batch:
 
 
 def rarely_used(seed: int = 0) -> Batch:
-    """Have an embedding that only some batches touch, up to a dozen rows apart."""
-    norms = usual(4, seed=seed)
-    norms[np.arange(ROWS) % 13 != 0, 0] = 0.0
+    """Have an embedding that only some batches touch, and later fewer of them."""
+    norms, rows = usual(4, seed=seed), np.arange(ROWS)
+    norms[np.where(rows < 150, rows % 7, rows % 20) != 0, 0] = 0.0
     return layered(norms, learning(ROWS, seed=seed))
 
 
@@ -119,6 +119,12 @@ def converged(seed: int = 0) -> Batch:
     return layered(usual(4, seed=seed) * decay[:, np.newaxis], learning(ROWS, seed=seed))
 
 
+def unevenly_converged(seed: int = 0) -> Batch:
+    """Learn to the end: the first layers' gradients shrink to a hundred thousandth, the others' to less."""
+    progress = np.minimum(np.arange(ROWS) / 200, 1)[:, np.newaxis]
+    return layered(usual(4, seed=seed) * 10.0 ** (progress * [-5, -5, -2, -2]), learning(ROWS, seed=seed))
+
+
 def bursting(seed: int = 0) -> Batch:
     """Have a small layer explode from step 300 on, below what the global norm shows."""
     norms = usual(4, seed=seed) * np.array([1e3, 1e-3, 1e3, 1e3])
@@ -141,5 +147,14 @@ FAILING_LAYERS: dict[str, Callable[[int], Batch]] = {
 }
 HEALTHY_LAYERS: dict[str, Callable[[int], Batch]] = {
     item.__name__: item
-    for item in (deep_but_learning, uneven, zero_at_first, rarely_used, in_turns, converged, one_burst)
+    for item in (
+        deep_but_learning,
+        uneven,
+        zero_at_first,
+        rarely_used,
+        in_turns,
+        converged,
+        unevenly_converged,
+        one_burst,
+    )
 }

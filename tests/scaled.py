@@ -67,8 +67,13 @@ def tiny_but_learning(seed: int = 0) -> Batch:
 
 
 def low_scale(seed: int = 0) -> Batch:
-    """Have tiny gradients and no scale that could explain them."""
-    return _run(_still(seed), _norms(1e-4, seed), scale=1.0)
+    """Have tiny gradients and a scale too low to explain them."""
+    return _run(_still(seed), _norms(1e-3, seed), scale=32.0)
+
+
+def small_gradients(seed: int = 0) -> Batch:
+    """Be stuck, with gradients that are small but no wonder."""
+    return _run(_still(seed), _norms(0.01, seed))
 
 
 def harder_data(seed: int = 0) -> Batch:
@@ -80,5 +85,5 @@ def harder_data(seed: int = 0) -> Batch:
 
 
 HEALTHY_SCALES: dict[str, Callable[[int], Batch]] = {
-    item.__name__: item for item in (scaled_well, warming_up, tiny_but_learning, low_scale)
+    item.__name__: item for item in (scaled_well, warming_up, tiny_but_learning, low_scale, small_gradients)
 }

@@ -32,6 +32,10 @@ NEEDS = (
     Need(("overfitting",), (("loss",), ("val_loss",))),
     Need(("metric_nonfinite",), (("loss",), ("<metric>_running",))),
     Need(("slow_steps",), (("step_time_s",),)),
+    Need(("dead_units",), (("layer_grad_norm",),)),
+    Need(("vanishing_gradient", "saturation"), (("loss",), ("layer_grad_norm",))),
+    Need(("scaler_misuse",), (("loss",), ("grad_norm",), ("loss_scale",))),
+    Need(("activation_overflow",), (("loss",), ("grad_norm",), ("float16 dtype policy",))),
 )  # fmt: skip
 
 
