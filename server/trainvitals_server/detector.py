@@ -9,23 +9,28 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 
+from trainvitals_server.backoff import Backoff
 from trainvitals_server.errors import Busy, StorageFailed
 from trainvitals_server.folding import Fold, Folding
 from trainvitals_server.incident import Incident
 from trainvitals_server.store import Store, streams
 from trainvitals_server.store.incidents import Change, find_incident, save_incident
 from trainvitals_server.store.runs import StreamKey
+from trainvitals_server.store.streams import Progress
 
 SAVE_FRAMES = 512  # folded again after a crash, at most
 SAVE_AFTER_S = 5.0
 TICK_S = 0.25
 MAX_FOLDS = 128  # runs whose fold stays in memory
 CLOSE_TIMEOUT_S = 5.0
+LONGEST_PAUSE_S = 30.0  # for a run whose frames cannot be read or whose state cannot be saved
 MAX_COMPLAINTS = 100
 
 Changed = list[tuple[Incident, Change]]
@@ -57,6 +62,8 @@ class Detector:
         self._deleted: set[str] = set()
         self._is_closing = False
         self._complaints: set[str] = set()
+        self._follows = Backoff(TICK_S, LONGEST_PAUSE_S, time.monotonic)
+        self._saves = Backoff(TICK_S, LONGEST_PAUSE_S, time.monotonic)
         self._thread = threading.Thread(target=self._run, name="trainvitals-detector", daemon=True)
 
     def start(self) -> None:
@@ -84,19 +91,23 @@ class Detector:
             self._thread.join(CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
-        self._guarded(self._recover)
+        self._guarded("recover", self._recover)
         while not self._is_closing:
             run_id = self._next()
-            if run_id is not None and not self._guarded(self._follow, run_id):
-                self.wake(run_id)
-            self._guarded(self._save_due)
-        self._guarded(self._save_all)
+            if run_id is not None:
+                self._try_follow(run_id)
+            self._save_due()
+        for folding in list(self._folds.values()):
+            if folding.unsaved_frames:
+                self._guarded(folding.run_id, partial(self._save, folding))
 
-    def _guarded(self, action: Callable[..., None], *arguments: str) -> bool:
+    def _guarded(self, name: str, action: Callable[[], object]) -> bool:
         try:
-            action(*arguments)
+            action()
+        except (Busy, StorageFailed):  # the database says so itself
+            return False
         except Exception as error:  # the thread outlives a detector's mistake
-            self._complain(f"{', '.join(arguments) or action.__name__}: {error!r}")
+            self._complain(f"{name}: {error!r}")
             return False
         return True
 
@@ -117,12 +128,31 @@ class Detector:
             if not self._dirty and not self._is_closing:
                 self._news.wait(TICK_S)
             for deleted in self._deleted:
-                self._folds.pop(deleted, None)
+                self._forget(deleted)
             self._deleted.clear()
-            run_id = next(iter(self._dirty), None)
+            run_id = next((run_id for run_id in self._dirty if not self._follows.is_resting(run_id)), None)
             if run_id is not None:
                 del self._dirty[run_id]
+            elif self._dirty and not self._is_closing:
+                self._news.wait(TICK_S)  # those that have something new are resting
             return run_id
+
+    def _forget(self, run_id: str) -> None:
+        self._folds.pop(run_id, None)
+        self._follows.forget(run_id)
+        self._saves.forget(run_id)
+
+    def _try_follow(self, run_id: str) -> None:
+        before = self._seen(run_id)
+        if self._guarded(run_id, partial(self._follow, run_id)):
+            self._follows.forget(run_id)
+            return
+        if self._seen(run_id) == before:  # else a frame that it could not fold is behind it
+            self._follows.failed(run_id)
+        self.wake(run_id)
+
+    def _seen(self, run_id: str) -> Progress:
+        return dict(self._folds[run_id].progress) if run_id in self._folds else {}
 
     def _follow(self, run_id: str) -> None:
         folding = self._folding(run_id)
@@ -142,37 +172,44 @@ class Detector:
         return self._folds[run_id]
 
     def _evict(self) -> None:
-        if len(self._folds) > MAX_FOLDS:
-            oldest = next(iter(self._folds.values()))
-            if not oldest.unsaved_frames or self._save(oldest):
-                self._folds.pop(oldest.run_id, None)
+        if len(self._folds) <= MAX_FOLDS:
+            return
+        for folding in list(self._folds.values()):  # the oldest first
+            if not folding.unsaved_frames or self._try_save(folding):
+                self._folds.pop(folding.run_id, None)
+                return
 
     def _save_due(self) -> None:
         now = self._clock()
         for folding in list(self._folds.values()):
             is_old = folding.unsaved_frames and now - folding.saved_at >= SAVE_AFTER_S
             if folding.must_save or is_old or folding.unsaved_frames >= SAVE_FRAMES:
-                self._save(folding)
+                self._try_save(folding)
 
-    def _save_all(self) -> None:
-        for folding in list(self._folds.values()):
-            if folding.unsaved_frames:
-                self._save(folding)
-
-    def _save(self, folding: Folding) -> bool:
-        """Write what the fold said and its state; where that fails, it stays pending for the next tick."""
-        state, now = folding.fold.dump(), self._clock()
-        try:
-            changed = self._database.write(lambda c: self._write(c, folding, state, now)).result()
-        except (Busy, StorageFailed):
+    def _try_save(self, folding: Folding) -> bool:
+        """Save; where that fails, what was said stays pending for a later tick."""
+        if self._saves.is_resting(folding.run_id):
             return False
-        if changed is None:
-            self._folds.pop(folding.run_id, None)
+        if self._guarded(folding.run_id, partial(self._save, folding)):
+            self._saves.forget(folding.run_id)
             return True
+        self._saves.failed(folding.run_id)
+        return False
+
+    def _save(self, folding: Folding) -> None:
+        """Write what the fold said and its state.
+
+        Raises:
+            Busy, StorageFailed: nothing was saved.
+        """
+        state, now = folding.fold.dump(), self._clock()
+        changed = self._database.write(lambda c: self._write(c, folding, state, now)).result()
+        if changed is None:
+            self._forget(folding.run_id)
+            return
         folding.saved(now)
         if changed:
             self._on_change(changed)
-        return True
 
     def _write(
         self, connection: sqlite3.Connection, folding: Folding, state: bytes, now: float

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from sqlite3 import Connection
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from client_frames import hello, steps
 from trainvitals import wire
 from trainvitals_server.batch import Batch
-from trainvitals_server.detector import SAVE_AFTER_S, Changed, Detector
+from trainvitals_server.detector import SAVE_AFTER_S, TICK_S, Changed, Detector
 from trainvitals_server.folding import Folding
 from trainvitals_server.incident import Incident
 from trainvitals_server.store import runs, streams
@@ -26,15 +27,23 @@ from trainvitals_server.store.streams import StoredFrame
 TIMEOUT_S = 20.0
 NOW = 1_700_000_000.0
 UNLUCKY, NOTICED = 13.0, 50.0
+BROKEN = "broken"
 KEY = StreamKey("run", 0, "s1")
 
 
 class Ninety:
-    """A fold that says an incident for each loss of exactly 90, fails on 13, and is noticed to fold 50."""
+    """A fold that says an incident for each loss of exactly 90, fails on 13, and is noticed to fold 50.
+
+    There is none for the run BROKEN.
+    """
 
     has_noticed = threading.Event()
+    tries: ClassVar[list[float]] = []
 
     def __init__(self, run_id: str) -> None:
+        if run_id == BROKEN:
+            self.tries.append(time.monotonic())
+            raise ArithmeticError("no fold")
         self.run_id = run_id
         self.told: list[str] = []
 
@@ -89,6 +98,7 @@ class Watch:
         self.said: queue.Queue[Changed] = queue.Queue()
         self.now = NOW
         self.refuse_alerts = threading.Event()
+        self.refused_run: str | None = None
         self.detector = Detector(
             self.database,
             new_fold=Ninety,
@@ -101,7 +111,7 @@ class Watch:
         self.seq = 0
 
     def _enqueue(self, connection: Connection, incident: Incident, change: str, now: float) -> None:
-        if self.refuse_alerts.is_set():
+        if self.refuse_alerts.is_set() or incident.run_id == self.refused_run:
             raise LookupError("no alerts today")
 
     def store(self, *losses: float) -> None:
@@ -191,6 +201,40 @@ def test_what_could_not_be_saved_is_saved_later(watch: Watch, caplog: pytest.Log
         assert watch.database.read(lambda c: list_incidents(c, "run")) == []
         watch.refuse_alerts.clear()
         assert watch.hear() == ["ninety-1 new"]
+
+
+def open_run(watch: Watch, run_id: str, *losses: float) -> None:
+    """Store another run, one frame for each loss, and wake the detector."""
+    frames = [steps(i, i, [loss]) for i, loss in enumerate(losses, 1)]
+    key = StreamKey(run_id, 0, "s1")
+    watch.database.write(lambda c: runs.upsert_hello(c, hello(run_id), NOW)).result(TIMEOUT_S)
+    watch.database.write(lambda c: runs.append_frames(c, *key, frames, NOW)).result(TIMEOUT_S)
+    watch.detector.wake(run_id)
+
+
+def test_a_run_that_cannot_be_saved_holds_up_no_other(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+    watch.refused_run = "run"
+    with caplog.at_level(logging.CRITICAL):
+        watch.store(90.0)
+        open_run(watch, "other", 1.0, 90.0)
+        assert watch.hear() == ["ninety-2 new"]
+
+
+def test_a_run_that_cannot_be_judged_is_tried_again_after_pauses_and_holds_up_no_other(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Ninety.tries.clear()
+    with caplog.at_level(logging.CRITICAL):
+        open_run(watch, BROKEN, 1.0)
+        watch.store(90.0)
+        assert watch.hear() == ["ninety-1 new"]
+        deadline, pause = time.monotonic() + TIMEOUT_S, threading.Event()
+        while len(Ninety.tries) < 3:
+            assert time.monotonic() < deadline
+            pause.wait(0.01)
+    first, second, third = Ninety.tries[:3]
+    assert second - first >= TICK_S
+    assert third - second >= 2 * TICK_S
 
 
 def test_a_run_without_incidents_is_saved_at_its_end(watch: Watch) -> None:
