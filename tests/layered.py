@@ -119,10 +119,11 @@ def converged(seed: int = 0) -> Batch:
     return layered(usual(4, seed=seed) * decay[:, np.newaxis], learning(ROWS, seed=seed))
 
 
-def unevenly_converged(seed: int = 0) -> Batch:
-    """Learn to the end: the first layers' gradients shrink to a hundred thousandth, the others' to less."""
-    progress = np.minimum(np.arange(ROWS) / 200, 1)[:, np.newaxis]
-    return layered(usual(4, seed=seed) * 10.0 ** (progress * [-5, -5, -2, -2]), learning(ROWS, seed=seed))
+def all_at_rest(seed: int = 0) -> Batch:
+    """Come to rest at step 250: all gradients shrink, those of the first layers further."""
+    norms = usual(4, seed=seed)
+    norms[250:] *= [1e-5, 1e-5, 1e-2, 1e-2]
+    return layered(norms, flat(seed=seed))
 
 
 def bursting(seed: int = 0) -> Batch:
@@ -154,7 +155,7 @@ HEALTHY_LAYERS: dict[str, Callable[[int], Batch]] = {
         rarely_used,
         in_turns,
         converged,
-        unevenly_converged,
+        all_at_rest,
         one_burst,
     )
 }
