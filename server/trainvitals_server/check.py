@@ -35,10 +35,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Judge the files and return the exit code."""
     try:
-        return _check(args.files, as_json=args.json)
+        code = _check(args.files, as_json=args.json)
+        sys.stdout.flush()
     except BrokenPipeError:  # whoever read the report has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREADABLE
+    return code
 
 
 def judge(log: Log) -> list[Incident]:

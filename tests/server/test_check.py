@@ -211,22 +211,26 @@ def test_without_rich_the_same_is_said(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_terminal_that_knows_ascii_only_gets_a_chart_too(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "a.csv", gradual().columns["loss"].values)
+    path = write_csv(tmp_path / "ä.csv", gradual().columns["loss"].values)
     done = command(str(path), environ={"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (1, "")
     assert "##" in done.stdout
     assert done.stdout.isascii()
 
 
-def test_a_reader_that_goes_away_makes_no_traceback(tmp_path: Path) -> None:
-    for number in range(30):
+@pytest.mark.parametrize("files", [1, 60])
+def test_a_reader_that_goes_away_makes_no_traceback(tmp_path: Path, files: int) -> None:
+    for number in range(files):
         write_csv(tmp_path / f"{number}.csv", learning(20))
-    words = [sys.executable, "-m", "trainvitals_server.cli", "check", str(tmp_path)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+    words = [sys.executable, "-m", "trainvitals_server.cli", "check", "--json", str(tmp_path)]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, bufsize=0, env=environ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
+        assert process.wait(60) == 2
 
 
 def test_a_file_name_that_is_no_text_is_no_trouble(

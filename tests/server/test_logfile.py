@@ -80,7 +80,7 @@ def test_a_trainer_s_state_is_read_without_its_summary(tmp_path: Path) -> None:
         {"loss": 2.0, "grad_norm": 1.0, "learning_rate": 0.1, "epoch": 0.5, "step": 10},
         {"eval_loss": 2.1, "eval_runtime": 3.0, "epoch": 1.0, "step": 20},
         {"loss": 1.5, "grad_norm": float("nan"), "epoch": 1.0, "step": 20},
-        {"train_loss": 1.75, "train_runtime": 99.0, "epoch": 1.0, "step": 20},
+        {"train_loss": 1.75, "train_runtime": 99.0, "epoch": 1.0, "step": 21},
     )
     log = log_of(tmp_path, text, "trainer_state.json")
     assert (steps_of(log), loss_of(log)) == ([[10, 20]], [2.0, 1.5])
@@ -148,6 +148,19 @@ def test_a_restart_begins_a_branch_and_says_where(tmp_path: Path) -> None:
     assert log.notes == [
         "the steps fall back 1 time (first from 99 to 95, line 12): each branch was judged by itself"
     ]
+
+
+def test_a_restart_of_a_log_with_one_series_a_line_is_one_restart(tmp_path: Path) -> None:
+    steps = [*range(90, 100), *range(95, 110)]
+    lines = [{"step": step, name: 1.0} for step in steps for name in ("loss", "grad_norm")]
+    log = log_of(tmp_path, "\n".join(map(json.dumps, lines)), "a.jsonl")
+    assert steps_of(log) == [list(range(90, 100)), list(range(95, 110))]
+
+
+def test_what_comes_once_an_epoch_is_not_mixed_with_what_comes_every_batch(tmp_path: Path) -> None:
+    lines = [{"step": step, "batch_loss": 1.0} for step in range(10)]
+    lines += [{"step": epoch, "epoch_learning_rate": 0.1} for epoch in range(2)]
+    assert log_of(tmp_path, "\n".join(map(json.dumps, lines)), "a.jsonl").series == {"loss"}
 
 
 def test_a_row_that_came_late_is_put_in_order(tmp_path: Path) -> None:
