@@ -95,10 +95,10 @@ def runaway(seed: int = 0) -> Batch:
 
 
 def stuck_scale(seed: int = 0) -> Batch:
-    """Fall to a scale of 1 in 100 steps and skip every tenth update from then on, learning nothing."""
+    """Skip every tenth update, whenever the scale tries 2 again, and learn nothing."""
     rows = 800
     row = np.arange(rows)
-    scale = np.maximum(2.0 ** (15 - row // 6), 1.0)
+    scale = np.where(row % 10 > 5, 1.0, 2.0)
     skipped = 1.0 * (row % 10 == 5)
     return batch_of({"loss": 0.6 + 0.03 * _noise(seed, rows), "loss_scale": scale, "skipped": skipped})
 
@@ -179,6 +179,11 @@ def constant_gap(seed: int = 0) -> Batch:
     )  # fmt: skip
 
 
+def noisy_validation(seed: int = 0) -> Batch:
+    """Validate on few samples, on one level, while training falls."""
+    return validation_of(lambda epoch: 0.1 + 2 * math.exp(-epoch / 4), lambda _: 0.8, seed, noise=0.05)
+
+
 def rising_together(seed: int = 0) -> Batch:
     """Rise in training and in validation: a harder task, not overfitting."""
 
@@ -207,9 +212,9 @@ def likelihood(seed: int = 0) -> Batch:
 
 
 def low_but_learning(seed: int = 0) -> Batch:
-    """Skip at a scale of 1 now and then, and learn."""
+    """Skip at a scale of 2 now and then, and learn."""
     row = np.arange(1200)
-    scale = np.maximum(2.0 ** (15 - row // 6), 1.0)
+    scale = np.where(row % 10 > 5, 1.0, 2.0)
     loss = 2.5 - row / 600 + 0.03 * _noise(seed, 1200)
     return batch_of({"loss": loss, "loss_scale": scale, "skipped": 1.0 * (row % 10 == 5)})
 
@@ -227,6 +232,7 @@ TWINS: dict[str, tuple[str, Callable[[int], Batch]]] = {
         ("plateau", slow_learner), ("plateau", converged), ("plateau", warming_up),
         ("plateau", policy_gradient), ("plateau", adversaries), ("silent_constant", hinge),
         ("oscillation", two_losses), ("oscillation", imbalanced), ("overfitting", constant_gap),
+        ("overfitting", noisy_validation),
         ("overfitting", rising_together), ("metric_nonfinite", metric_of_a_bad_batch),
         ("runaway_negative_loss", likelihood), ("loss_scale_stuck_low", low_but_learning),
         ("slow_steps", checkpoints),

@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from trainvitals.wire import BoolArray
+from trainvitals.wire import BoolArray, FloatArray
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Evidence, Finding
@@ -49,8 +49,32 @@ class ConstantFold(msgspec.Struct):
         if series is None:
             return findings
         usable = np.flatnonzero(series.present & np.isfinite(series.values))
-        values, steps = series.values[usable].tolist(), batch.steps[usable].tolist()
-        zero, bad, known = (flags[usable].tolist() for flags in _gradients(batch))
+        values, steps = series.values[usable], batch.steps[usable]
+        zero, bad, known = (flags[usable] for flags in _gradients(batch))
+        if self._all_move(values, zero | bad):
+            self._pass_moving(values.tolist(), int(steps[-1]), is_known=bool(known[-1]))
+            return findings
+        self._rows(steps.tolist(), values.tolist(), (zero.tolist(), bad.tolist(), known.tolist()), findings)
+        return findings
+
+    def _all_move(self, values: FloatArray, still: BoolArray) -> bool:
+        """Whether nothing in these rows can be news."""
+        if not len(values) or self.told_step is not None or still.any() or values[0] == self.value:
+            return False
+        return not bool((values[1:] == values[:-1]).any())
+
+    def _pass_moving(self, values: list[float], step: int, *, is_known: bool) -> None:
+        """Take rows that all move, as if they came one by one."""
+        self.head += values[: HEAD_ROWS - len(self.head)]
+        self.recent = [*self.recent, *values][-RECENT_ROWS - 1 :]
+        self.value, self.since, self.rows = values[-1], step, 1
+        self.bad_rows, self.known_rows, self.zero_rows = 0, int(is_known), 0
+        self.moving += len(values)
+
+    def _rows(
+        self, steps: list[int], values: list[float], gradients: Sequence[list[bool]], findings: list[Finding]
+    ) -> None:
+        zero, bad, known = gradients
         for place, value in enumerate(values):
             self._row(steps[place], value, zero[place], bad[place], known[place])
             if self.told_step is None:
@@ -58,7 +82,6 @@ class ConstantFold(msgspec.Struct):
             elif self.moving >= OVER_ROWS:
                 findings.append(_moves_again(self.told_step, steps[place], value))
                 self.told_step = None
-        return findings
 
     def _row(self, step: int, value: float, zero: bool, bad: bool, known: bool) -> None:
         if zero:

@@ -20,7 +20,7 @@ from trainvitals_server.finding import Evidence, Finding
 
 BLOCK = 32
 MIN_BLOCKS = 6
-BOTTOM = 1.0  # at or below it scaling does nothing
+BOTTOM = 8.0  # at or below it scaling does next to nothing
 LOW_SHARE = 2.0**-10  # of the highest scale so far: ten halvings
 SKIP_SHARE = 0.05  # of the updates; a scaler that doubles every 2,000 steps skips one in 2,000
 FALL_NOISE = 0.5  # a loss that comes down by more, in units of its noise, is learning

@@ -15,15 +15,16 @@ import msgspec
 import numpy as np
 
 from trainvitals_server.batch import Batch
-from trainvitals_server.detect.blocks import MAD_TO_SIGMA
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Evidence, Finding
 
 RECENT_ROWS = 64  # training rows that stand for the level at a validation
 PATIENCE = 3  # validations in a row, all worse than the best
 RISE_SHARE = 0.1  # the rise, as a share of what validation had gained
-RISE_NOISE = 4.0  # and in units of the noise from one validation to the next
+RISE_NOISE = 5.0  # and in units of the noise from one validation to the next
 MAX_PAST = 64
+MIN_MOVES = 6  # from one validation to the next; fewer do not tell their noise
+MEAN_TO_SIGMA = 1.2533
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -88,10 +89,15 @@ class OverfittingFold(msgspec.Struct):
         return self._judge(check, self.first, self.best)
 
     def _judge(self, check: Check, first: Check, best: Check) -> list[Finding]:
-        if self.told_step is not None or len(self.since_best) < PATIENCE:
+        if self.told_step is not None or len(self.since_best) < PATIENCE or len(self.moves) < MIN_MOVES:
             return []
-        rise = min(item.validation for item in self.since_best[-2:]) - best.validation
-        noise = MAD_TO_SIGMA * median(abs(b - a) for a, b in pairwise(self.moves)) / math.sqrt(6)
+        rise = min(item.validation for item in self.since_best[-PATIENCE:]) - best.validation
+        noise = (
+            MEAN_TO_SIGMA
+            * sum(abs(b - a) for a, b in pairwise(self.moves))
+            / (len(self.moves) - 1)
+            / math.sqrt(6)
+        )
         gained = first.validation - best.validation
         falls = check.training < best.training and check.training < self.since_best[0].training
         if not falls or rise < max(RISE_SHARE * gained, RISE_NOISE * noise) or rise <= 0:

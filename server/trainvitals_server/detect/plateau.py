@@ -8,7 +8,7 @@ that scatters around zero (a policy gradient): it says nothing about learning. N
 from __future__ import annotations
 
 import math
-from statistics import median, pstdev
+from statistics import median
 
 import msgspec
 
@@ -27,6 +27,7 @@ WANDER_FACTOR = 2.0  # blocks that differ by more than their noise explains
 START_NOISE = 0.3  # as good as the start: its later half no further below it, in units of the noise
 START_BLOCKS = 2
 OVER_NOISE = 1.0  # clearly better than the plateau, for two blocks
+LOOSELY = 3.0  # times these limits, for a single block
 RAISED = 1.5  # a learning rate that still warms up
 GUESSING_CLASSES = 20  # beyond it the logarithms lie too close
 GUESSING_SHARE = 0.001  # at the logarithm of a number of classes to a thousandth,
@@ -74,6 +75,9 @@ class PlateauFold(msgspec.Struct):
         if self.told is not None:
             self._watch_for_its_end(block, item, self.told, findings)
             return
+        start = median(past.level for past in self.head)
+        if item.level < start - OVER_NOISE * item.noise and not _guessed_classes(item, LOOSELY):
+            return
         window = self.past[-max(MIN_BLOCKS, min(self.count, MAX_BLOCKS) // 2) :]
         if len(window) < MIN_BLOCKS or _still_warms_up(window):
             return
@@ -81,8 +85,7 @@ class PlateauFold(msgspec.Struct):
         level = median(past.level for past in window)
         if not _is_flat(window, noise):
             return
-        classes = _guessed_classes(level, noise)
-        start = median(past.level for past in self.head)
+        classes = _guessed_classes(Past(0, level, noise, None, None), 1.0)
         later = median(past.level for past in window[len(window) // 2 :])
         unlearned = later >= start - START_NOISE * noise and abs(level) > noise
         if not unlearned and classes is None:
@@ -132,16 +135,21 @@ def _whole_stretch(past: list[Past], window: list[Past], level: float, noise: fl
 
 def _spread(levels: list[float]) -> float:
     scale = max(map(abs, levels))
-    return scale * pstdev(level / scale for level in levels) if scale else 0.0
+    if not 0 < scale < math.inf:
+        return 0.0
+    middle = sum(level / scale for level in levels) / len(levels)
+    return scale * math.sqrt(sum((level / scale - middle) ** 2 for level in levels) / len(levels))
 
 
-def _guessed_classes(level: float, noise: float) -> int | None:
-    """Return among how many classes guessing costs exactly this loss."""
-    for classes in range(2, GUESSING_CLASSES + 1):
-        cost = math.log(classes)
-        if abs(level - cost) <= GUESSING_SHARE * cost and noise <= GUESSING_NOISE * cost:
-            return classes
-    return None
+def _guessed_classes(at: Past, slack: float) -> int | None:
+    """Return among how many classes guessing costs exactly this loss, with so much slack."""
+    if at.level <= 0 or at.noise > slack * GUESSING_NOISE * at.level:
+        return None
+    classes = round(math.exp(min(at.level, math.log(GUESSING_CLASSES + 1))))
+    if not 2 <= classes <= GUESSING_CLASSES:
+        return None
+    cost = math.log(classes)
+    return classes if abs(at.level - cost) <= slack * GUESSING_SHARE * cost else None
 
 
 def _plateau(block: Block, window: list[Past], start: float, told: Past, classes: int | None) -> Finding:

@@ -124,6 +124,7 @@ class TestSpeed:
 
     def test_steps_that_are_quick_again_end_it(self) -> None:
         time = np.full(1200, 0.05)
+        time[:32] = 5.0  # tracing: no measure of what is slow
         time[300:700] = 0.2
         assert [item.phase for item in SpeedFold().feed(batch_of({"step_time_s": time}))] == [
             "open",
