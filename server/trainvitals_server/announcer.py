@@ -42,6 +42,9 @@ class Publisher(Protocol):
     def publish_run(self, run: RunSummary) -> None:
         """Show how a run is."""
 
+    def publish_gone(self, run_id: str) -> None:
+        """Say that a run was deleted."""
+
 
 class Announcer:
     """Everything that is said about a run, and who hears it."""
@@ -60,6 +63,7 @@ class Announcer:
         self._speed = Speedometer()
         self._listeners: dict[StreamKey, list[Notify]] = {}
         self._changed: dict[str, None] = {}  # runs the board has not heard of yet
+        self._gone: set[str] = set()  # runs deleted while the board was about to hear of them
         self._board: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -102,6 +106,12 @@ class Announcer:
         """Tell the board, soon, how the run is."""
         self._changed[run_id] = None
 
+    def gone(self, run_id: str) -> None:
+        """Tell the board and the run's pages that it was deleted."""
+        self._changed.pop(run_id, None)
+        self._gone.add(run_id)
+        self._hub.publish_gone(run_id)
+
     def command(self, run_id: str, command: wire.Command) -> None:
         """Hand a command to every process of the run that is connected."""
         for key, listeners in list(self._listeners.items()):
@@ -142,9 +152,12 @@ class Announcer:
 
     async def _publish_changed(self) -> None:
         run_ids, self._changed = list(self._changed), {}
+        self._gone.clear()
         if not run_ids:
             return
         found = await asyncio.to_thread(self._database.read, lambda c: load_board_runs(c, run_ids))
         for summary in found:
+            if summary.run_id in self._gone:
+                continue
             speed = self.steps_per_s(summary.run_id)
             self._hub.publish_run(msgspec.structs.replace(summary, steps_per_s=speed))

@@ -155,6 +155,13 @@ class Hub:
         """Show how a run is, to the board and to its own pages."""
         self._publish(self._note(run.run_id, {"t": "run", "run_id": run.run_id, "run": run}), for_board=True)
 
+    def publish_gone(self, run_id: str) -> None:
+        """Say that a run was deleted; rows of it that wait are not shown any more."""
+        for key, waiting in self._pending.items():
+            if key[0] == run_id:
+                waiting.clear()
+        self._publish(self._note(run_id, {"t": "gone", "run_id": run_id}), for_board=True)
+
     def join(self) -> Browser:
         """Return a new browser; call `leave` when it is gone.
 

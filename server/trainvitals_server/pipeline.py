@@ -181,6 +181,7 @@ class Pipeline:
         """
         await self._write(lambda connection: runs.delete_run(connection, run_id))
         self._detector.forget(run_id)
+        self._announcer.gone(run_id)
 
     def steps_per_s(self, run_id: str) -> float | None:
         """Return how fast the run is just now, or None where nothing comes in."""

@@ -118,6 +118,24 @@ async def test_a_browser_gets_only_what_it_asked_for() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_deleted_run_is_said_to_be_gone_and_its_waiting_rows_are_not_shown() -> None:
+    hub = Hub(rows_every_s=0.01)
+    page, other, board = (hub.join() for _ in range(3))
+    hub.subscribe(page, "run-1", LOSS)
+    hub.subscribe(other, "run-2", LOSS)
+    board.is_board = True
+    hub.publish_rows("run-1", 0, batch(0, [1.0]))
+    hub.publish_rows("run-2", 0, batch(0, [1.0]))
+    hub.publish_gone("run-1")
+    assert [(await received(other))["t"] for _ in range(2)] == ["hello", "rows"]
+    assert await kinds(page) == ["hello", "gone"]
+    await received(board)
+    gone = await received(board)
+    assert gone.keys() == {"t", "run_id", "cursor"}
+    assert (gone["t"], gone["run_id"]) == ("gone", "run-1")
+
+
+@pytest.mark.anyio
 async def test_a_number_in_an_incident_is_spelled() -> None:
     hub = Hub()
     browser = hub.join()

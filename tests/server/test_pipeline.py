@@ -32,6 +32,7 @@ class Screen:
         self.shown: list[tuple[str, int, Batch]] = []
         self.incidents: list[Incident] = []
         self.runs: list[RunSummary] = []
+        self.gone: list[str] = []
         self.news = asyncio.Event()
 
     def publish_rows(self, run_id: str, rank: int, batch: Batch) -> None:
@@ -44,6 +45,9 @@ class Screen:
     def publish_run(self, run: RunSummary) -> None:
         self.runs.append(run)
         self.news.set()
+
+    def publish_gone(self, run_id: str) -> None:
+        self.gone.append(run_id)
 
 
 class Parts:
@@ -229,6 +233,7 @@ async def test_a_deleted_run_is_forgotten_by_the_detectors_too(tmp_path: Path) -
         (first,) = await parts.see(1)
         await parts.pipeline.delete("run")
         assert parts.incidents() == []
+        assert parts.screen.gone == ["run"]
         stream = await parts.pipeline.open(hello())
         await parts.pipeline.accept(stream, [sudden_nan()])
         _, second = await parts.see(2)

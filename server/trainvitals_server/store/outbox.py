@@ -153,10 +153,14 @@ def _claim(c: sqlite3.Connection, message_id: str, tries: int, body: bytes, endp
 
 
 def record_try(c: sqlite3.Connection, claim: Claim, result: Try, next_try_at: float | None) -> None:
-    """Log `result`; the message is delivered, tried again at `next_try_at`, or given up (None)."""
+    """Log `result`; the message is delivered, tried again at `next_try_at`, or given up (None).
+
+    One that was cancelled while it was tried is not tried again.
+    """
     outcome = "delivered" if result.is_delivered else "given_up" if next_try_at is None else None
     found = c.execute(
-        "UPDATE outbox SET next_try_at = ?, outcome = ? WHERE message_id = ?",
+        "UPDATE outbox SET next_try_at = iif(outcome IS 'cancelled', NULL, ?), outcome = ifnull(?, outcome)"
+        " WHERE message_id = ?",
         (None if result.is_delivered else next_try_at, outcome, claim.message_id),
     ).rowcount
     if not found:

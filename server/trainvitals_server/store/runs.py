@@ -350,10 +350,15 @@ def _update_run(connection: sqlite3.Connection, run_id: str, changes: str, *valu
 
 
 def delete_run(connection: sqlite3.Connection, run_id: str) -> None:
-    """Forget the run and all that belongs to it.
+    """Forget the run and all that belongs to it; take back the messages about it that were not sent.
 
     Raises:
         NotFound: if there is no such run.
     """
+    connection.execute(
+        "UPDATE outbox SET next_try_at = NULL, outcome = 'cancelled'"
+        " WHERE run_id = ? AND next_try_at IS NOT NULL",
+        (run_id,),
+    )
     if connection.execute("DELETE FROM run WHERE run_id = ?", (run_id,)).rowcount == 0:
         raise NotFound(f"there is no run {run_id!r}")

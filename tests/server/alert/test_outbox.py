@@ -23,7 +23,7 @@ from trainvitals_server.alert.message import trial_message
 from trainvitals_server.alert.outbox import LEASE_S, Outbox
 from trainvitals_server.alert.policy import GROUP_S
 from trainvitals_server.errors import ConfigError
-from trainvitals_server.store import alerts, endpoints, outbox
+from trainvitals_server.store import alerts, endpoints, outbox, runs
 from trainvitals_server.store.database import Database
 
 pytestmark = pytest.mark.anyio
@@ -263,6 +263,29 @@ async def test_an_endpoint_that_is_deleted_while_it_is_sent_to_leaves_nothing(da
         bench.hook.hold.set()
         await bench.settled()
         assert bench.messages() == []
+
+
+async def test_what_was_to_be_said_of_a_deleted_run_is_not_sent(database: Database) -> None:
+    async with running_bench(database) as bench:
+        await bench.save(changed(INCIDENT, severity="warning"))
+        await bench.write(lambda c: runs.delete_run(c, "run1"))
+        await bench.advance(10 * GROUP_S)
+        assert bench.hook.received.empty()
+        assert [message["outcome"] for message in bench.messages()] == ["cancelled"]
+
+
+async def test_a_try_for_a_run_that_is_deleted_meanwhile_is_the_last(database: Database) -> None:
+    async with running_bench(database) as bench:
+        bench.hook.answer(500)
+        bench.hook.hold.clear()
+        await bench.save()
+        await bench.take()
+        await bench.write(lambda c: runs.delete_run(c, "run1"))
+        bench.hook.hold.set()
+        await bench.settled()
+        await bench.advance(DELAYS_S[-1])
+        (message,) = bench.messages()
+        assert (message["outcome"], message["tries"], len(message["attempts"])) == ("cancelled", 1, 1)
 
 
 async def test_a_message_that_cannot_be_made_is_a_failed_try_and_not_an_endless_one(
