@@ -49,7 +49,10 @@ non-finite value (for stuck runs and spikes that recover a note is enough), *nam
 incident is of a kind that fits the label, and *early* if it comes before the first non-finite value. A
 healthy run is *paged* by a critical incident, also by one that is withdrawn later, and *noted* by a
 warning. Mere notes on the page never count against it. Most immediate blow-ups are NaN by their second
-row, where nothing can be early.
+row, where nothing can be early. Classes are never pooled.
+
+A part of the logs lies in `tests/fixtures/traces`; `tests/server/test_real_traces.py` lets none of the
+counts fall, there and on the whole material where it is at hand.
 """
 LEADS = """## Warning time
 
