@@ -27,6 +27,7 @@ class RecordingSender:
         self.losses: list[tuple[str, int, int, int]] = []
         self.byes: list[tuple[str, int | None, str]] = []
         self.promises: list[tuple[float, str]] = []
+        self.said: list[str] = []
 
     def layout(self, layers: Sequence[wire.Layer], environment: wire.Environment | None = None) -> int:
         self.layouts.append((list(layers), environment))
@@ -43,6 +44,9 @@ class RecordingSender:
 
     def heartbeat(self, next_within_s: float, activity: str = "training") -> None:
         self.promises.append((next_within_s, activity))
+
+    def say(self, line: str, *, is_below: bool = True) -> None:
+        self.said.append(line)
 
     def bye(self, status: str, step: int | None, error: str = "") -> None:
         self.byes.append((status, step, error))

@@ -1,4 +1,4 @@
-"""Console: incidents of the run, told in the user's own terminal: one line at the onset, one at the end."""
+"""Console: what the user's own terminal shows: where the run is, its incidents, and that it was stopped."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ class Console:
         self._told: dict[str, str] = {}
         self._times: deque[float] = deque()
         self._is_muted = False
+        self._lock = threading.Lock()  # the training says something, and so does the sender's thread
+
+    def say(self, line: str, now: float, *, is_below: bool = True) -> None:
+        """Print a line; `is_below` when a progress bar may stand above it."""
+        with self._lock:
+            if self._may_print(now):
+                self._print(line, is_below=is_below)
 
     def tell(self, notice: wire.IncidentNotice, now: float) -> None:
         """Print a line for `notice` if it is news."""
@@ -34,15 +41,21 @@ class Console:
         self._told[notice.incident_id] = notice.state
         if len(self._told) > _MAX_REMEMBERED:
             del self._told[next(iter(self._told))]
+        with self._lock:
+            if self._may_print(now):
+                self._print(line)
+            elif not self._is_muted:
+                self._is_muted = True
+                self._print("more incidents; they are on the page")
+
+    def _may_print(self, now: float) -> bool:
         while self._times and self._times[0] <= now - WINDOW_S:
             self._times.popleft()
-        if len(self._times) < MAX_LINES:
-            self._is_muted = False
-            self._times.append(now)
-            self._print(line)
-        elif not self._is_muted:
-            self._is_muted = True
-            self._print("more incidents; they are on the page")
+        if len(self._times) >= MAX_LINES:
+            return False
+        self._is_muted = False
+        self._times.append(now)
+        return True
 
     def _line(self, notice: wire.IncidentNotice) -> str | None:
         told = self._told.get(notice.incident_id)
@@ -57,12 +70,12 @@ class Console:
         word = "withdrawn" if notice.state == "withdrawn" else "over"
         return f"{kind} since step {notice.onset_step} is {word}{link}"
 
-    def _print(self, line: str) -> None:
+    def _print(self, line: str, *, is_below: bool = True) -> None:
         stream = self._stream()
         try:
             encoding = getattr(stream, "encoding", None) or "utf-8"
             text = f"trainvitals: {line}".encode(encoding, "replace").decode(encoding)
-            start = "\n" if stream.isatty() else ""  # below the progress bar, not into it
+            start = "\n" if is_below and stream.isatty() else ""  # below the progress bar, not into it
             stream.write(f"{start}{text}\n")
             stream.flush()
         except (OSError, ValueError, AttributeError):

@@ -161,6 +161,11 @@ class Sender:
         if self._start():
             self._intake.beat(wire.Heartbeat(next_within_s=next_within_s, activity=activity))
 
+    def say(self, line: str, *, is_below: bool = True) -> None:
+        """Print a line in the user's terminal, unless the console is off."""
+        if self._options.console is not None and not self._is_inert:
+            self._options.console.say(line, self._options.clock(), is_below=is_below)
+
     def bye(self, status: Status, step: int | None, error: str = "") -> None:
         """Say how the session ended; a later frame revives it."""
         self._put(wire.Bye(seq=1, status=status, step=step, error=wire.clip(error, wire.MAX_TEXT_CHARS)))

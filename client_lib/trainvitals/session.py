@@ -25,6 +25,7 @@ from trainvitals.sender import Sender
 Status = Literal["finished", "interrupted", "failed", "stopped"]
 
 READ_REST_TIMEOUT_S = 2.0
+MAX_REASON_CHARS = 200  # in a line on the terminal
 
 _log = logging.getLogger("trainvitals")
 
@@ -44,6 +45,8 @@ class Session:
             raise TypeError(f"on_incident must be callable, not {on_incident!r}")
         self.identity = identity
         self.stop_requested = False
+        self.stop_reason = ""
+        self._is_announced = False
         self._process = 0  # that opened it: a forked child must not touch TensorFlow
         self.is_open = False  # something was sent and no goodbye yet
         self.last_step: int | None = None  # of the last row that was sent
@@ -59,6 +62,8 @@ class Session:
             **self.__dict__,
             "identity": self.identity.copy(),
             "stop_requested": False,
+            "stop_reason": "",
+            "_is_announced": False,
             "is_open": False,
             "last_step": None,
             "_sender": None,
@@ -100,8 +105,16 @@ class Session:
         _open_sessions.add(self)
         self.stop_requested = False
         self.is_open, self._process = True, os.getpid()
+        self._announce()
         if first_step:
             self.sender.event("resume", first_step, {"step": first_step})
+
+    def _announce(self) -> None:
+        """Say once where the run can be looked at; before the first progress bar, not into it."""
+        if not self._is_announced:
+            self._is_announced = True
+            name = self.identity.name or f"run {self.identity.run_id}"
+            self.sender.say(f"{name} -> {self.identity.dashboard_url}", is_below=False)
 
     def when_left(self, read_rest: Callable[[], None]) -> None:
         """Let `read_rest`, a method of whoever reports, be called before a goodbye that nobody else says."""
@@ -118,6 +131,9 @@ class Session:
         if self.is_open:
             self.is_open = False
             self.sender.bye(status, self.last_step, wire.clip(error, wire.MAX_TEXT_CHARS))
+            if status == "stopped":
+                reason = wire.clip(self.stop_reason, MAX_REASON_CHARS).strip()
+                self.sender.say("stopped from the page" + (f" ({reason})" if reason else ""))
 
     def leave(self, error: BaseException | None = None) -> None:
         """End a life that nobody ended; without an error all that is known is that it was left."""
@@ -136,6 +152,7 @@ def _weak_command(session: Session) -> Callable[[wire.Command], None]:
     def on_command(command: wire.Command) -> None:
         target = reference()
         if target is not None and command.name == "stop":
+            target.stop_reason = command.reason
             target.stop_requested = True
 
     return on_command

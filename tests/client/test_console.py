@@ -146,3 +146,19 @@ def test_a_slow_callback_holds_nobody_up_and_the_latest_notices_win() -> None:
     go_on.set()
     assert done.wait(TIMEOUT_S)
     assert got == ["first", *(str(index) for index in range(200, 300))]
+
+
+def test_what_is_said_before_a_progress_bar_begins_no_new_line() -> None:
+    terminal = Terminal(is_terminal=True)
+    console = Console(lambda: terminal)
+    console.say("here", now=0.0, is_below=False)
+    console.say("stopped", now=0.0)
+    assert terminal.getvalue() == "trainvitals: here\n\ntrainvitals: stopped\n"
+
+
+def test_no_more_is_said_than_fits_in_a_minute() -> None:
+    terminal = Terminal()
+    console = Console(lambda: terminal)
+    for _ in range(MAX_LINES + 5):
+        console.say("again", now=0.0)
+    assert len(terminal.lines) == MAX_LINES
