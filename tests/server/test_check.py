@@ -58,7 +58,8 @@ def test_the_human_report_says_verdict_and_next(tmp_path: Path, capsys: pytest.C
     path = write_csv(tmp_path / "a.csv", sudden().columns["loss"].values)
     assert main(["check", str(path)]) == 1
     text = capsys.readouterr().out
-    assert "became non-finite out of the blue at step 200" in text
+    assert "!! sudden_nan: " in text
+    assert "step 200" in text
     assert "next: " in text
 
 

@@ -84,7 +84,7 @@ def test_simple_values_are_read() -> None:
 
 def test_a_divergence_in_keras_s_own_log_is_found_in_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(EVENTS / "keras")]) == 1
-    assert "The loss diverges gradually" in capsys.readouterr().out
+    assert "!! gradual_divergence: " in capsys.readouterr().out
 
 
 def test_the_checksum_is_the_published_one() -> None:
