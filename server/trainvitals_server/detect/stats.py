@@ -18,6 +18,7 @@ HEAD = 5  # rows whose median says where the run began
 MEMORY = 16  # blocks whose noise is remembered
 HISTORY = 64  # blocks that stand for the whole run, thinned as it grows
 MAD_TO_SIGMA = 1.4826
+FALL_SHARE = 3.0  # a restart rises at once and falls slowly
 NOISE_RANGE = 16.0  # a run that has not learned yet is allowed this many sigma of room
 YOUNG_ROWS = 20  # a run this young knows no noise yet:
 YOUNG_RANGE = 0.25  # it is allowed this share of its first value
@@ -111,9 +112,15 @@ class LossBand(msgspec.Struct):
             self.noise = max(median(self.noises), self._usual_rise())
 
     def _usual_rise(self) -> float:
-        """Return how much the level rises from block to block, where it rises as often as not."""
+        """Return how much the level rises from block to block, where it rises and falls again all the time.
+
+        No more than it falls: a level that only climbs is no noise, or a slow divergence would hide in it.
+        """
         rises = [shift for shift in self.shifts if shift > 0]
-        return median(rises) if len(rises) >= len(self.shifts) / 4 else 0.0
+        falls = [-shift for shift in self.shifts if shift < 0]
+        if not falls or len(rises) < len(self.shifts) / 4:
+            return 0.0
+        return min(median(rises), FALL_SHARE * median(falls))
 
 
 class LogLevel(msgspec.Struct):

@@ -57,9 +57,11 @@ def delay(failure: Failure) -> int | None:
     """Return after how many steps the failure was found and rightly named; None if it was not."""
     onset = int(failure.batch.steps[failure.onset_row])
     found = [
-        incident.detected_step - onset
+        finding.detected_step - onset
         for incident in scan([failure.batch])
-        if incident.kind in failure.kinds and (is_loud(incident) or not failure.is_loud)
+        if incident.kind in failure.kinds
+        for finding in incident.findings  # it may have been opened as a warning before
+        if finding.severity == "critical" or not failure.is_loud
     ]
     return min((steps for steps in found if steps >= 0), default=None)
 
