@@ -1,7 +1,8 @@
 """Spool: frames of one session on disk, for as long as the server has not acknowledged them.
 
     DIR/ordinals/<run>/<number>         a session of the run, for its next one to count on
-    DIR/sessions/<run>/<session>/      owner (who writes), head.frames (Hello, layouts), <first seq>.frames
+    DIR/sessions/<run>/<session>/      owner (who writes), url (of the server that it was made for),
+                                        head.frames (Hello, layouts), <first seq>.frames
 
 A file is a magic word and records: length, CRC32, first and last seq, then the frame's bytes. A record that
 is cut off or damaged ends its file; what followed it there is declared lost. Nothing is fsynced: the spool
@@ -33,6 +34,7 @@ SEGMENT_BYTES = 1 << 20  # what is read at once, and the unit in which acknowled
 MAX_BYTES = 512 << 20  # of one session; a day without a server for most models
 MAX_ORDINALS = 2000  # runs whose sessions are counted: an empty file each, for ever
 HEAD = "head.frames"
+ADDRESS = "url"  # of the server that the session was made for
 _LONGEST_BYTES = 8 * SEGMENT_BYTES  # no segment of ours grows so long; a file that does is none
 _RECORD = struct.Struct("<IIQQ")  # length, crc, first seq, last seq
 _CHECKED = struct.Struct("<QQ")
@@ -105,10 +107,12 @@ class Spool:
         directory: Path,
         head: Callable[[], list[bytes]],
         *,
+        url: str = "",
         max_bytes: int = MAX_BYTES,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self.directory = directory
+        self._url = url
         self.troubles: Counter[str] = Counter()
         self.written_bytes = 0
         self._head = head
@@ -209,6 +213,7 @@ class Spool:
             if not claim(self.directory):
                 self.troubles["spool_in_use"] += 1
                 return False
+            (self.directory / ADDRESS).write_text(self._url, encoding="utf-8")
             write_head(self.directory, self._head())
         except OSError:
             self.troubles["spool_write"] += 1
@@ -302,6 +307,14 @@ def read_head(directory: Path) -> tuple[wire.Hello, dict[int, bytes]]:
     if hello is None:
         raise wire.MalformedFrame(f"{directory / HEAD} holds no Hello")
     return hello, layouts
+
+
+def read_address(directory: Path) -> str:
+    """Return where the session's frames were to go; empty where that is not known."""
+    try:
+        return (directory / ADDRESS).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def remove(directory: Path) -> None:

@@ -23,7 +23,7 @@ from trainvitals.backlog import Backlog
 from trainvitals.courier import Courier
 from trainvitals.gate import Gate
 from trainvitals.owner import claim, is_owned, release
-from trainvitals.spool import Spool, default_directory, read_head, remove, sessions
+from trainvitals.spool import Spool, default_directory, read_address, read_head, remove, sessions
 from trainvitals.transport import NetworkTransport, Transport
 
 MAX_TRIES = 4  # within about three seconds: a person waits for the command, and can call it again
@@ -67,8 +67,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--url",
-        default=os.environ.get("TRAINVITALS_URL", DEFAULT_URL),
-        help="where the server is (default: TRAINVITALS_URL, or %(default)s)",
+        help="where the server is (default: the one that each session was made for; where that is not known"
+        f" TRAINVITALS_URL, or {DEFAULT_URL})",
     )
     parser.add_argument(
         "--token",
@@ -79,8 +79,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Upload every session below the directory; return 0 when everything is on the server."""
+    is_usual = args.directory == default_directory(os.environ)  # made by the first session that needs it
+    if not args.directory.is_dir() and not is_usual:
+        sys.stderr.write(f"trainvitals sync: there is no directory {args.directory}\n")
+        return 2
     try:
-        NetworkTransport(args.url)
+        NetworkTransport(args.url or DEFAULT_URL)
     except ValueError as error:
         sys.stderr.write(f"trainvitals sync: {error}\n")
         return 2
@@ -89,10 +93,19 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(f"nothing to send in {args.directory}\n")
     is_complete = True
     for folder in folders:
-        report = upload(folder, NetworkTransport(args.url, args.token))
-        sys.stdout.write(f"{report}\n")
+        url = args.url or read_address(folder) or os.environ.get("TRAINVITALS_URL") or DEFAULT_URL
+        report = _send(folder, url, args.token)
+        sys.stdout.write(f"{report} -> {wire.clip(url)}\n")
         is_complete &= report.is_done
     return 0 if is_complete else 1
+
+
+def _send(folder: Path, url: str, token: str | None) -> Report:
+    try:
+        transport = NetworkTransport(url, token)
+    except ValueError as error:
+        return Report(folder.name, trouble=str(error))
+    return upload(folder, transport)
 
 
 def upload(folder: Path, transport: Transport, clock: Callable[[], float] = time.monotonic) -> Report:

@@ -68,6 +68,7 @@ class Worker:
         self._spool = Spool(
             session_directory(options.spool_dir, hello.run_id, hello.session_id),
             lambda: [self._head, *self._layouts],
+            url=options.url,
             max_bytes=options.spool_bytes,
         )
         self._backlog = Backlog(self._spool, max_bytes=options.memory_bytes)
@@ -83,6 +84,7 @@ class Worker:
         )
         self._spool_retry_at = 0.0
         self._told: dict[str, float] = {}
+        self._is_away_told = False
         self._batch_s = intake.batch_s
         self.has_failed = False
         self._retire_at = float("inf")
@@ -276,18 +278,29 @@ class Worker:
     def _tell(self, now: float) -> None:
         failure = self.courier.failure
         if failure is None:
+            if self._is_away_told and self.courier.is_connected:
+                self._is_away_told = False
+                _log.warning("%s", f"back again: {self._options.url} gets what it missed")
             return
         was_there = self.courier.welcome_seq is not None
         if failure.trouble == "unreachable" and was_there and now - failure.since < GRACE_S:
             return
         if self._told.get(failure.trouble, -1.0) < failure.since:  # once for each outage
-            self._once(failure.trouble, now, self._words(failure))
+            self._is_away_told |= self._once(failure.trouble, now, self._words(failure))
 
     def _words(self, failure: Failure) -> str:
         kept = f"everything is kept in {self._spool.directory}"
         if self._spool.troubles:
             kept = f"the spool {self._spool.directory} cannot be written, so only the latest steps are kept"
-        sync = f"trainvitals sync {self._options.spool_dir} --url {self._options.url}"
+        sync = f"trainvitals sync {self._options.spool_dir}"
+        if failure.trouble == "unreachable" and self.courier.welcome_seq is not None:
+            rows = (
+                "only the latest steps are kept" if self._spool.troubles else "unsent rows are kept on disk"
+            )
+            return (
+                f"lost the server at {self._options.url}; training goes on and {rows}. "
+                f"It reconnects by itself; if the process ends first: `{sync}`"
+            )
         if failure.trouble == "unauthorized":
             return (
                 f"{self._options.url} wants a valid token ({failure.message}); set TRAINVITALS_TOKEN. "
@@ -300,11 +313,13 @@ class Worker:
             f"Training goes on, {kept}; later: {sync}"
         )
 
-    def _once(self, topic: str, now: float, words: str) -> None:
-        """Log a line, unless it was said lately."""
-        if topic not in self._told or now - self._told[topic] >= TELL_AGAIN_S:
-            self._told[topic] = now
-            _log.warning("%s", words)
+    def _once(self, topic: str, now: float, words: str) -> bool:
+        """Log a line, unless it was said lately; return whether it was."""
+        if topic in self._told and now - self._told[topic] < TELL_AGAIN_S:
+            return False
+        self._told[topic] = now
+        _log.warning("%s", words)
+        return True
 
     def end(self) -> None:
         """Put what is left on disk and let everything go."""

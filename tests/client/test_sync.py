@@ -19,11 +19,11 @@ from wire_server import Store, websocket_server
 NO_SERVER = "http://127.0.0.1:9"
 
 
-def leave(directory: Path, session_id: str, first: int, last: int) -> Path:
+def leave(directory: Path, session_id: str, first: int, last: int, url: str = "") -> Path:
     """Leave what a killed reporter leaves: frames first .. last, unacknowledged."""
     head = [wire.encode(hello(session_id=session_id)), wire.encode(wire.Layout(seq=1, layout_id=1))]
     folder = session_directory(directory, "run", session_id)
-    spool = Spool(folder, lambda: head, segment_bytes=400)
+    spool = Spool(folder, lambda: head, url=url, segment_bytes=400)
     for seq in range(first, last + 1):
         spool.append([frame_of(steps(seq))])
     spool.close()
@@ -43,13 +43,36 @@ def test_everything_goes_to_the_server_and_leaves_the_disk(
     with websocket_server(store) as url:
         assert sync(tmp_path, url) == 0
         assert capsys.readouterr().out.splitlines() == [
-            f"run run, session {name}: 30 frames sent, 0 already there" for name in "ab"
+            f"run run, session {name}: 30 frames sent, 0 already there -> {url}" for name in "ab"
         ]
         assert sync(tmp_path, url) == 0
     assert capsys.readouterr().out == f"nothing to send in {tmp_path}\n"
     assert told(store.frames["a"]) == told(store.frames["b"]) == list(range(1, 31))
     assert all(said.late for said in store.hellos)
     assert list((tmp_path / "sessions").rglob("*.frames")) == []
+
+
+def test_each_session_goes_to_the_server_that_it_was_made_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINVITALS_URL", NO_SERVER)
+    first, second = Store(), Store()
+    with websocket_server(first) as one, websocket_server(second) as two:
+        leave(tmp_path, "a", 1, 3, one)
+        leave(tmp_path, "b", 1, 3, two)
+        assert main(["sync", str(tmp_path)]) == 0
+        leave(tmp_path, "c", 1, 3, one)
+        assert sync(tmp_path, two) == 0
+    assert [line.rpartition(" -> ")[2] for line in capsys.readouterr().out.splitlines()] == [one, two, two]
+    assert (list(first.frames), list(second.frames)) == (["a"], ["b", "c"])
+
+
+def test_a_directory_that_is_not_there_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing"
+    assert main(["sync", str(missing)]) == 2
+    assert f"there is no directory {missing}" in capsys.readouterr().err
 
 
 def test_what_the_server_has_already_is_not_sent_again(tmp_path: Path) -> None:

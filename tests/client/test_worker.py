@@ -122,6 +122,31 @@ def test_nothing_is_written_while_the_server_answers_promptly(tmp_path: Path) ->
     assert not bench.folder.parent.exists()
 
 
+def test_a_server_that_goes_and_comes_back_is_a_line_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store()
+    bench = Bench(tmp_path, MemoryTransport(store.handler()))
+    bench.connect()
+    reachable = bench.worker.courier._transport
+    bench.worker.courier._transport = Broken(LinkError("received 1012 (service restart)"))
+    bench.worker.courier._lose(LinkError("received 1012 (service restart)"), 0.0)
+    for second in range(0, 40, 10):
+        bench.turn(float(second), rows(second, second + 1))
+    (away,) = caplog.messages
+    assert away.startswith(
+        "lost the server at http://127.0.0.1:8765; training goes on and unsent rows are kept"
+    )
+    assert away.endswith(f"if the process ends first: `trainvitals sync {tmp_path}`")
+    assert "1012" not in away
+    bench.worker.courier.close(abrupt=True)
+    bench.worker.courier._transport = reachable
+    bench.connect(200.0)
+    bench.turn(200.0)
+    assert caplog.messages[1:] == ["back again: http://127.0.0.1:8765 gets what it missed"]
+    bench.worker.end()
+
+
 @pytest.mark.parametrize("problem", [LinkError("refused"), Unauthorized("401")])
 def test_trouble_is_one_line_with_the_way_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, problem: LinkError
