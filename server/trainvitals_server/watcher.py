@@ -153,11 +153,13 @@ def _life(
     connection: sqlite3.Connection, row: SessionRow, sign: Sign | None, started_at: float, now: float
 ) -> Life:
     last_seen_at = max(row.last_seen_at, sign.heard_at if sign else 0.0)
-    made = (sign.promised_at if sign else None) or row.promised_at  # the latest counts, were it a shorter one
+    promised_at = sign.promised_at if sign else None  # the latest counts, were it a shorter one
+    if promised_at is None:
+        promised_at = max(row.promised_at or last_seen_at + DEFAULT_PROMISE_S, started_at + RECONNECT_S)
     life = Life(
         *row.key,
         last_seen_at=last_seen_at,
-        promised_at=max(made or last_seen_at + DEFAULT_PROMISE_S, started_at + RECONNECT_S),
+        promised_at=promised_at,
         last_step=row.last_step,
         # A process that was started again is over, whatever became of it.
         status=row.status or ("interrupted" if row.is_superseded else None),

@@ -121,6 +121,12 @@ def test_after_a_start_clients_have_time_to_come_back(watched: Watched) -> None:
     assert watched.judge(late) == [("run_stalled", "warning", "open")]
 
 
+def test_who_has_come_back_after_a_start_is_judged_by_what_it_promised(watched: Watched) -> None:
+    watched.started_at = NOW - 5.0
+    watched.signs[KEY] = Sign(NOW, promised_at=NOW + 15.0, is_connected=False)
+    assert watched.judge(NOW + 35.0) == [("run_crashed", "critical", "open")]
+
+
 def test_a_session_that_promised_nothing_has_a_minute(watched: Watched) -> None:
     watched.append(wire.Bye(seq=2, status="finished"))
     watched.open(hello("other"))
