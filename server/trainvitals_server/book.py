@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from trainvitals_server.finding import Finding
 from trainvitals_server.incident import Incident, IncidentState
+
+Told = TypeVar("Told")
 
 MAX_FINDINGS = 64  # of one incident; a run that limps for days must not grow without bound
 BRIEF_KINDS = frozenset({"transient_overflow"})  # over as soon as they are told
@@ -27,6 +30,10 @@ BYSTANDERS = frozenset({"validation_nonfinite", "metric_nonfinite"})
 SIGHTS_OF_THEIR_OWN = frozenset({"slow_steps"})  # no failure of the numbers makes a step slow
 # Whatever follows is this one's doing.
 CAUSES_OF_THEIR_OWN = frozenset({"optimizer_epsilon", "scaler_misuse", "activation_overflow"})
+# Where one of these comes again after it was over, it is the same trouble.
+RECURRING_KINDS = frozenset({"sudden_nan", "immediate_blowup"})
+GROWING_KINDS = frozenset({"gradual_divergence", "fast_divergence", "exploding_gradient"})
+NATURE = ("skipped", "input_nonfinite", "label_nonfinite")  # what two failures of one cause agree in
 PRECEDENCE = (
     "immediate_blowup", "sudden_nan", "fast_divergence", "gradual_divergence", "nonfinite_gradient",
     "exploding_gradient", "nonfinite_weight", "loss_scale_collapse",
@@ -49,13 +56,16 @@ class Book(msgspec.Struct):
             return self._close(finding, "withdrawn")
         if finding.phase == "resolve" and (finding.severity != "info" or finding.kind in PASSING_KINDS):
             return self._close(finding, "resolved")
-        if finding.kind in BRIEF_KINDS and self._has_open_critical():
+        if finding.kind in BRIEF_KINDS and self._has_open_failure():
             return None  # what a scaler does in a run that is failing is no news of its own
         place = self._place_of(finding)
         return self._open(finding) if place is None else self._attach(place, finding)
 
-    def _has_open_critical(self) -> bool:
-        return any(item.state == "open" and item.severity == "critical" for item in self.incidents)
+    def _has_open_failure(self) -> bool:
+        return any(
+            item.state == "open" and (item.severity == "critical" or item.kind in GROWING_KINDS)
+            for item in self.incidents
+        )
 
     def put(self, incident: Incident) -> None:
         """Take back an incident whose words were filled in."""
@@ -70,6 +80,13 @@ class Book(msgspec.Struct):
             if finding.phase == "update" and incident.findings[0].key == finding.key:
                 return place
             if incident.state == "open" and _is_consequence(finding, incident):
+                return place
+        return self._recurs_in(finding)
+
+    def _recurs_in(self, finding: Finding) -> int | None:
+        """Return the incident that was over and is back with this finding."""
+        for place in reversed(range(len(self.incidents))):
+            if self.incidents[place].state == "resolved" and _is_same_again(finding, self.incidents[place]):
                 return place
         return None
 
@@ -96,7 +113,8 @@ class Book(msgspec.Struct):
 
     def _attach(self, place: int, finding: Finding) -> Incident | None:
         incident = self.incidents[place]
-        if len(incident.findings) >= MAX_FINDINGS:
+        is_back = incident.state == "resolved" and _is_same_again(finding, incident)
+        if len(incident.findings) >= MAX_FINDINGS and not (is_back or _is_of_kind_again(finding)):
             return None
         nonfinite = incident.nonfinite_step
         if nonfinite is None and finding.nonfinite_step is not None:
@@ -105,11 +123,11 @@ class Book(msgspec.Struct):
         changed = replace(
             incident,
             severity="critical" if critical else incident.severity,
-            state="resolved" if _is_over(finding, incident) else incident.state,
+            state="open" if is_back else "resolved" if _is_over(finding, incident) else incident.state,
             nonfinite_step=nonfinite,
             lead_steps=_lead(nonfinite, incident.detected_step),
-            evidence=[*incident.evidence, *finding.evidence],
-            findings=[*incident.findings, finding],
+            evidence=_added(incident.evidence, finding.evidence),
+            findings=_added(incident.findings, (finding,)),
             revision=incident.revision + 1,
         )
         self.incidents[place] = changed
@@ -123,14 +141,40 @@ class Book(msgspec.Struct):
             ):
                 if state == "withdrawn" and incident.nonfinite_step is not None:
                     return None
+                if finding.kind == "bad_batch" and _has_open_collapse(incident):
+                    return None  # finite losses between the bad ones; the scaler is still going down
                 changed = replace(
                     incident, state=state, revision=incident.revision + 1,
-                    evidence=[*incident.evidence, *finding.evidence],
-                    findings=[*incident.findings[: MAX_FINDINGS - 1], finding],
+                    evidence=_added(incident.evidence, finding.evidence),
+                    findings=_added(incident.findings, (finding,)),
                 )  # fmt: skip
                 self.incidents[place] = changed
                 return changed
         return None
+
+
+def _added(known: list[Told], news: Sequence[Told]) -> list[Told]:
+    """Return both; of too many, the first half and the newest."""
+    both = [*known, *news]
+    spare = len(both) - MAX_FINDINGS
+    return both if spare <= 0 else both[: MAX_FINDINGS // 2] + both[MAX_FINDINGS // 2 + spare :]
+
+
+def _is_same_again(finding: Finding, incident: Incident) -> bool:
+    """Whether what was over is back: of the same kind, and of the same nature as far as was counted."""
+    first = incident.findings[0] if incident.findings else finding
+    grew = "height" in finding.facts or "height" in first.facts
+    alike = finding.kind in RECURRING_KINDS and first.kind in RECURRING_KINDS and not grew
+    return alike and all(bool(finding.facts.get(name)) == bool(first.facts.get(name)) for name in NATURE)
+
+
+def _is_of_kind_again(finding: Finding) -> bool:
+    return finding.kind in RECURRING_KINDS or finding.kind == "loss_scale_collapse"
+
+
+def _has_open_collapse(incident: Incident) -> bool:
+    told = [item for item in incident.findings if item.kind == "loss_scale_collapse"]
+    return bool(told) and told[-1].phase != "resolve"
 
 
 def _is_consequence(finding: Finding, incident: Incident) -> bool:

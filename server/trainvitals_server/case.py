@@ -12,6 +12,7 @@ from trainvitals_server.incident import Incident
 from trainvitals_server.suspects import Suspect
 
 NONFINITE_KINDS = frozenset({"sudden_nan", "nonfinite_gradient", "nonfinite_weight", "bad_batch"})
+SURE = 0.9  # above it a cause is stated, below it is "likely"
 GROWING_KINDS = frozenset({"gradual_divergence", "fast_divergence", "exploding_gradient"})
 
 
@@ -57,6 +58,17 @@ class Case:
     def is_loss_bad(self) -> bool:
         """Whether the loss itself was not finite in the row that gave it away."""
         return bool(self.facts.get("loss_nonfinite"))
+
+    def latest(self, fact: str) -> Flags:
+        """Return the facts of the newest finding that has this one; {} where none has."""
+        told = (finding.facts for finding in reversed(self.incident.findings) if fact in finding.facts)
+        return next(told, {})
+
+    @property
+    def scaler(self) -> Flags:
+        """What was last said of a scaler that goes down; {} where none does."""
+        told = [item for item in self.incident.findings if item.kind == "loss_scale_collapse"]
+        return told[-1].facts if told and told[-1].phase != "resolve" else {}
 
     def of_kind(self, *kinds: str) -> list[Suspect]:
         """Return the suspects of these kinds, unguarded ones first."""

@@ -142,7 +142,7 @@ probabilities = keras.layers.Softmax()  # or activation="softmax"; never exp(z) 
         "a mask value at the very end of float16's range: adding a score to it gives -inf, "
         "and softmax of a row of -inf is NaN",
         "Use half of the dtype's minimum for the mask (or compute scores and softmax in "
-        "float32). Rows that are masked completely need a value they can still add to.",
+        "float32). For fully masked rows the scores must stay finite after adding the mask.",
         """\
 import numpy as np
 from keras import ops
@@ -173,7 +173,7 @@ keras.mixed_precision.set_global_policy("mixed_bfloat16")
 """,
     ),
     "bad_input": Entry(
-        "the data: a batch with NaN or infinite inputs",
+        "this batch has NaN or infinite inputs",
         "Find and drop or repair these samples before training; check the column they come from.",
         """\
 import numpy as np
@@ -184,7 +184,7 @@ x, y = x[good], y[good]
 """,
     ),
     "bad_label": Entry(
-        "the labels: NaN, infinite, or outside the range that the loss is defined for",
+        "labels that are NaN, infinite, or outside the range that the loss is defined for",
         "Check the labels' range: class ids run from 0 to classes - 1, probabilities from 0 to 1. Labels of "
         "-1 and 1, of 1 and 2, or of 0 to 255 must be brought to 0 to 1 for a cross-entropy.",
         """\
@@ -363,7 +363,7 @@ def train_step(x, y):
     ),
     **STUCK_CATALOGUE,
     "unknown": Entry(
-        "a cause that these signals cannot tell apart",
+        "the measurements do not single out a cause",
         "Run the failing step once more with `tf.debugging.enable_check_numerics()` and "
         "`run_eagerly=True`: it names the first operation whose result is not finite.",
         """\

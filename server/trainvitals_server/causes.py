@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from trainvitals_server.case import Case, Context, Guess
 from trainvitals_server.catalogue import CATALOGUE
+from trainvitals_server.detect.recurrence import counted
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.incident import Cause, Incident
 from trainvitals_server.layer_causes import dead, fading, silent_overflow
@@ -59,11 +60,14 @@ def _data(case: Case) -> Iterator[Guess]:
         count = case.facts.get(f"{name}_nonfinite")
         if isinstance(count, float) and count > 0:
             entry = case.context.layers[0].name if case.context.layers and name == "input" else LOSS
-            yield Guess(
-                cause, 0.97, [f"{count:g} values of the {word} of this batch are not finite"], layer=entry
-            )
+            yield Guess(cause, 0.97, [_values_are_bad(count, word)], layer=entry)
         elif case.is_nonfinite and count is None and not case.suspects:
             yield Guess(cause, 0.15, [f"the {word} of this batch were not looked at"])
+
+
+def _values_are_bad(count: float, word: str) -> str:
+    values = "1 value" if count == 1 else f"{count:g} values"
+    return f"this batch has NaN or infinite {word} ({values})"
 
 
 def _class_ids(case: Case) -> Iterator[Guess]:
@@ -149,7 +153,9 @@ def _first_step(case: Case) -> Iterator[Guess]:
     if case.incident.kind == "immediate_blowup" and not case.is_growing:
         before = case.facts.get("rows_before")
         if before:
-            yield Guess("learning_rate_too_high", 0.6, [f"only {before:g} finite rows came before it"])
+            yield Guess(
+                "learning_rate_too_high", 0.6, [f"only {counted(int(before), 'finite step')} came before it"]
+            )
         yield Guess("initialisation", 0.45 if not before else 0.3, ["it fails in the very first steps"])
 
 
@@ -158,11 +164,11 @@ def _growth(case: Case) -> Iterator[Guess]:
         return
     environment = case.context.environment
     rate = case.context.rates
-    said, doubts = ["the loss grows from finite values, out of its band"], []
+    said, doubts = ["the loss grows from finite values, out of its usual range"], []
     if case.incident.kind == "exploding_gradient":
         said = ["the gradient norm left its range by orders of magnitude"]
     if rate.last is not None:
-        said.append(f"learning rate {rate.last:.3g}")
+        said.append(f"the learning rate was {rate.last:.3g}")
     if rate.raised_step is not None and 0 <= case.incident.onset_step - rate.raised_step <= RECENT_STEPS:
         said.append(f"it was raised from {rate.raised_from:.3g} at step {rate.raised_step}")
     if rate.last is not None and rate.highest is not None and rate.last < rate.highest / 10:
@@ -233,7 +239,7 @@ def _variables(case: Case) -> Iterator[Guess]:
 
 def _unknown(case: Case) -> Iterator[Guess]:
     if case.is_nonfinite or case.incident.kind in ("validation_nonfinite", "metric_nonfinite"):
-        yield Guess("unknown", 0.2, ["no count and no operation of the step points anywhere"])
+        yield Guess("unknown", 0.2, [])
 
 
 Rule = Callable[[Case], Iterator[Guess]]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec.structs import replace
 
-from trainvitals_server.case import Case, Context, Guess
+from trainvitals_server.case import SURE, Case, Context, Guess
 from trainvitals_server.catalogue import CATALOGUE
 from trainvitals_server.causes import open_case, rank, with_texts
 from trainvitals_server.detect.rows import Flags
+from trainvitals_server.finding import Finding
 from trainvitals_server.incident import Incident, Weights
+from trainvitals_server.suspects import LOSS
 from trainvitals_server.verdicts import verdict_of
 
-SURE = 0.9  # above it a cause is stated, below it is "likely"
 MAX_WHY = 8
 MAX_BAD_LAYERS = 32
+APPLYING = ("sudden_nan", "nonfinite_gradient", "immediate_blowup", "nonfinite_weight")
 HARMLESS = ("validation_nonfinite", "metric_nonfinite", "transient_overflow", "slow_steps")
 
 
@@ -27,12 +31,12 @@ def tell(incident: Incident, context: Context) -> Incident:
     return replace(
         incident,
         layer=layer,
-        verdict=verdict_of(case),
-        why=_why(case, guesses, layers, layer, weights)[:MAX_WHY],
-        next=_next(case, guesses, weights),
+        verdict=verdict_of(case, guesses[0] if guesses else None),
+        why=list(dict.fromkeys(_why(case, guesses, layers, layer, weights)))[:MAX_WHY],
+        next=list(dict.fromkeys(_next(case, guesses, weights))),
         weights=weights,
         causes=[with_texts(guess) for guess in guesses],
-        first_bad_layers=layers[:MAX_BAD_LAYERS],
+        first_bad_layers=_named_first(layers, layer)[:MAX_BAD_LAYERS],
     )
 
 
@@ -45,6 +49,11 @@ def _bad_layers(facts: Flags) -> list[str]:
     text = facts.get("bad_layers")
     names = text.split("\n") if isinstance(text, str) and text else []
     return names[::-1]
+
+
+def _named_first(layers: list[str], layer: str | None) -> list[str]:
+    """All that turned in one step did so in an order that nobody can know; the suspect goes first."""
+    return [layer, *(name for name in layers if name != layer)] if layer in layers and layer else layers
 
 
 def _first_bad_layer(case: Case, guesses: list[Guess], layers: list[str]) -> str | None:
@@ -67,9 +76,16 @@ def _weights(case: Case) -> Weights:
 def _usable(case: Case) -> tuple[bool | None, int | None]:
     """Return whether the weights are usable, None if these signals cannot tell, and since when not."""
     incident, facts = case.incident, case.facts
-    bad = [finding.onset_step for finding in incident.findings if finding.facts.get("weights_nonfinite")]
-    if bad:
-        return False, bad[0]
+    counted = [item.detected_step - 1 for item in incident.findings if item.facts.get("weights_nonfinite")]
+    written = [item.onset_step for item in incident.findings if _was_applied(item)]
+    # The weights of a row are counted before its update. No guard of Keras keeps a bad gradient out.
+    if counted or (written and case.context.environment.loss and not case.is_growing):
+        return False, max(min(written + counted), 0)
+    if case.scaler.get("loss_scale") == 0.0:
+        return False, next(
+            item.detected_step for item in incident.findings
+            if item.kind == "loss_scale_collapse" and item.facts.get("loss_scale") == 0.0
+        )  # fmt: skip
     survived = any(finding.facts.get("weights_survived") for finding in incident.findings)
     recovered = facts.get("outcome") == "recovered" or incident.state == "withdrawn"
     if survived or recovered or incident.kind in HARMLESS or _was_skipped(case):
@@ -78,6 +94,15 @@ def _usable(case: Case) -> tuple[bool | None, int | None]:
     if spoiled or case.is_growing:
         return False, incident.onset_step
     return None, None
+
+
+def _was_applied(finding: Finding) -> bool:
+    """Whether the optimizer applied a gradient that is not finite in the row of `finding`."""
+    facts = finding.facts
+    norm = facts.get("grad_norm")
+    is_nan = isinstance(norm, float) and math.isnan(norm)
+    is_bad = bool(facts.get("grad_nonfinite") or facts.get("gradient_nonfinite") or is_nan)
+    return is_bad and not facts.get("skipped") and finding.kind in APPLYING
 
 
 def _was_skipped(case: Case) -> bool:
@@ -91,14 +116,32 @@ def _was_skipped(case: Case) -> bool:
 def _why(
     case: Case, guesses: list[Guess], layers: list[str], layer: str | None, weights: Weights
 ) -> list[str]:
-    lines = [evidence.text for evidence in case.incident.evidence[:3]]
+    lines = _observed(case)[:3]
     for best in guesses[:1]:
-        word = "" if best.confidence >= SURE else "Likely: "
-        lines.append(f"{word}{CATALOGUE[best.cause].title}.")
-        lines += best.supports[:3]
+        word = "" if best.confidence >= SURE or best.cause == "unknown" else "Likely: "
+        title = f"{word}{CATALOGUE[best.cause].title}."
+        lines.append(title[0].upper() + title[1:])
     lines += _about_layers(case, layers, layer)
-    lines += _about_weights(weights)
+    lines += _about_scaler(case)
+    lines += _about_weights(case, weights)
     return lines
+
+
+def _observed(case: Case) -> list[str]:
+    """Return what was seen; an end that did not last is none."""
+    incident = case.incident
+    gone = {
+        item.text for finding in incident.findings if finding.phase == "resolve" for item in finding.evidence
+    }
+    return [item.text for item in incident.evidence if incident.state != "open" or item.text not in gone]
+
+
+def _about_scaler(case: Case) -> list[str]:
+    if "sink_rows" not in case.scaler:
+        return []
+    told = [item for item in case.incident.findings if item.kind == "loss_scale_collapse"][-1]
+    small = "In float16 the scaled gradients round to 0 long before: the layers then get no update."
+    return [*(f"{item.text[0].upper()}{item.text[1:]}." for item in told.evidence), small]
 
 
 def _about_layers(case: Case, layers: list[str], layer: str | None) -> list[str]:
@@ -106,25 +149,51 @@ def _about_layers(case: Case, layers: list[str], layer: str | None) -> list[str]
     if not layers:
         return []
     if len(layers) < total:
-        first = f"going back from the loss, {layers[0]} is first"
-        return [f"{len(layers)} of {total} layers have non-finite gradients; {first}."]
-    origin = "it came from the forward pass or the loss, and the gradients alone cannot name the layer"
-    suspect = f"; the operations of the step point at {layer}" if layer else ""
-    return [f"All {total} layers have non-finite gradients at once: {origin}{suspect}."]
+        verb = "has" if len(layers) == 1 else "have"
+        first = f"`{layers[0]}` is the first layer with a non-finite gradient"
+        many = f"{len(layers)} of {total} layers {verb} non-finite gradients"
+        return [f"{many}; following backpropagation from the loss, {first}."]
+    if total == 1:
+        return []
+    all_of = "Both layers'" if total == 2 else f"All {total} layers'"
+    place = "the loss function" if layer == LOSS else f"`{layer}`"
+    suspect = f"the graph points at {place}" if layer else "the gradients alone cannot name the layer"
+    text = f"{all_of} gradients became non-finite in the same step, so the NaN arose in the forward pass or"
+    return [f"{text} the loss; {suspect}."]
 
 
-def _about_weights(weights: Weights) -> list[str]:
+def _about_weights(case: Case, weights: Weights) -> list[str]:
     if weights.usable is None:
         return []
     if weights.usable:
-        return ["The weights are still good."]
-    return [f"The weights are bad since step {weights.bad_since}."]
+        return [
+            "The weights are still good, but only until the scale is 0: save them now."
+            if case.scaler
+            else "The weights are still good."
+        ]
+    return [f"Unusable: weights saved {_since(weights)}."]
+
+
+def _since(weights: Weights) -> str:
+    return f"after the update of step {weights.bad_since} (from step {weights.bad_since} on)"
+
+
+def _fix(case: Case, best: Guess) -> str:
+    count = case.facts.get("label_nonfinite")
+    if best.cause == "bad_label" and isinstance(count, float) and count > 0:
+        values = (
+            "1 label value of this batch is" if count == 1 else f"{count:g} label values of this batch are"
+        )
+        return f"{values} NaN/Inf: find them with np.flatnonzero(~np.isfinite(y))."
+    return CATALOGUE[best.cause].fix
 
 
 def _next(case: Case, guesses: list[Guess], weights: Weights) -> list[str]:
     if not guesses:
         return ["Nothing: this is how a loss scaler finds its scale."]
-    lines = [CATALOGUE[guesses[0].cause].fix]
+    lines = [_fix(case, guesses[0])]
+    if case.scaler and case.incident.kind != "loss_scale_collapse":
+        lines.append(CATALOGUE["loss_scale_floor"].fix)
     if weights.usable is False:
         if weights.last_checkpoint_step is not None:
             lines.append(
@@ -132,7 +201,7 @@ def _next(case: Case, guesses: list[Guess], weights: Weights) -> list[str]:
                 f"older than the onset."
             )
         else:
-            lines.append(f"Do not use weights saved at or after step {weights.bad_since}.")
+            lines.append(f"Do not use weights saved {_since(weights)}.")
     if case.is_nonfinite and guesses[0].confidence < SURE:
         lines.append(CATALOGUE["unknown"].fix)
     return lines

@@ -24,7 +24,7 @@ def dead(case: Case) -> Iterator[Guess]:
         return
     thrown = [f"its last gradient was {facts['last_norm']:.3g}"] if facts.get("last_norm") else []
     yield Guess("dead_relu", 0.8, [*said, *thrown], [NO_ACTIVATIONS])
-    rates = [f"learning rate {rate.last:.3g}"] if rate.last is not None else []
+    rates = [f"the learning rate was {rate.last:.3g}"] if rate.last is not None else []
     yield Guess("learning_rate_too_high", 0.55, ["one update threw the units out of their range", *rates])
     yield Guess("saturated_activation", 0.3, ["a sigmoid or tanh at its very end also gives exactly 0"])
 

@@ -184,7 +184,7 @@ def _in_words(incident: Incident) -> Incident:
         verdict = f"Training ended with an error after step {step}: {last.facts['error']}"
         then = ["Read the traceback in the training's own log."]
     elif last.kind == "run_crashed":
-        verdict = f"The process is gone: nothing since step {step}, and it did not say good-bye."
+        verdict = f"The process is gone: nothing since step {step}, and it ended without reporting its end."
         then = ["Look for the process: killed for memory, pre-empted, machine down?",
                 "What it could not send lies in its spool: `trainvitals sync DIR`."]  # fmt: skip
     else:

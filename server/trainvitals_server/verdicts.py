@@ -5,19 +5,50 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from trainvitals_server.case import Case
+from trainvitals_server.case import SURE, Case, Guess
+from trainvitals_server.catalogue import CATALOGUE
+from trainvitals_server.detect.recurrence import counted
+from trainvitals_server.detect.rows import Flags
 from trainvitals_server.layer_verdicts import LAYER_VERDICTS
 from trainvitals_server.stuck_verdicts import STUCK_VERDICTS
 
+WORTH_SAYING = 0.3  # a less likely cause does not belong into the first sentence
 FAR_AWAY_ROWS = 1e5  # a forecast beyond it says nothing
 
 
-def verdict_of(case: Case) -> str:
+def verdict_of(case: Case, best: Guess | None = None) -> str:
     """Return the sentence that a user reads first."""
     template = VERDICTS.get(case.incident.kind)
     kind = case.incident.kind.replace("_", " ")
     text = template(case) if template else f"{kind.capitalize()} since step {case.incident.onset_step}."
-    return text + _ending(case)
+    return text + _cause(case, best) + _sinking(case) + _ending(case)
+
+
+def _cause(case: Case, best: Guess | None) -> str:
+    if best is None or not case.is_nonfinite or best.cause == "unknown" or best.confidence < WORTH_SAYING:
+        return ""
+    title = CATALOGUE[best.cause].title.partition(": ")[0]
+    word = "Cause" if best.confidence >= SURE else "Likely cause"
+    return f" {word}: {title}."
+
+
+def _sinking(case: Case) -> str:
+    """Return what the scaler does meanwhile, where something else came first."""
+    facts = case.scaler
+    if not facts or case.incident.kind == "loss_scale_collapse":
+        return ""
+    return f" The loss scaler {_skips(facts)}; at 0 the next good step writes NaN into every weight."
+
+
+def _skips(facts: Flags) -> str:
+    scale = facts.get("loss_scale")
+    if "sink_rows" in facts:
+        return (
+            f"has skipped {facts['skips']} of the last {facts['sink_rows']} updates and the scale fell from "
+            f"{facts['scale_before']:g} to {scale:g}"
+        )
+    fell = f" and the scale fell to {scale:g}" if isinstance(scale, float) else ""
+    return f"has skipped {_number(facts.get('streak'))} updates in a row{fell}"
 
 
 def _ending(case: Case) -> str:
@@ -34,9 +65,10 @@ def _blowup(case: Case) -> str:
     if case.is_growing:
         return f"The loss blew up right at the start: {_rise(case)}{_nonfinite(case)}."
     if facts.get("rows_before"):
+        before = counted(int(facts["rows_before"]), "finite step")
         return (
-            f"The loss is not finite at step {incident.onset_step}, after only "
-            f"{facts['rows_before']:g} finite steps; the last was {_number(facts.get('previous_loss'))}."
+            f"The loss is not finite at step {incident.onset_step}, after only {before}; the last was "
+            f"{_number(facts.get('previous_loss'))}."
         )
     return f"The loss is not finite from the very first step ({incident.onset_step})."
 
@@ -51,7 +83,7 @@ def _divergence(case: Case) -> str:
 def _rise(case: Case) -> str:
     facts = case.facts
     if "loss" not in facts:
-        return "it left its band and went on rising"
+        return "it left its usual range and went on rising"
     return (
         f"from its best level {_number(facts.get('best'))} to {_number(facts.get('loss'))} "
         f"at step {case.incident.detected_step}"
@@ -65,19 +97,23 @@ def _nonfinite(case: Case) -> str:
         return f", not finite at step {incident.nonfinite_step} ({lead} steps after this warning)"
     rows = case.facts.get("rows_to_limit")
     if isinstance(rows, float) and rows < FAR_AWAY_ROWS:
-        return f", about {rows:.0f} rows from the end of float32 if it goes on like this"
+        return f", about {rows:.0f} steps from the end of float32 if it goes on like this"
     return ""
 
 
 def _sudden(case: Case) -> str:
     incident, facts = case.incident, case.facts
     before = facts.get("previous_loss")
-    text = f"The loss became non-finite out of the blue at step {incident.onset_step}"
+    again = case.latest("bad_steps")
+    if again:
+        text = f"The loss is not finite in {again['bad_steps']} of {again['of_steps']} steps since step "
+        return f"{text}{again['first_bad_step']}."
+    text = f"The loss is {facts.get('loss_is', 'not finite')} at step {incident.onset_step}"
     if isinstance(before, float) and math.isfinite(before):
-        text += f"; the step before it was {_number(before)}, as usual"
-    if facts.get("skipped"):
-        text += "; the scaler skipped the update"
-    return text + "."
+        step = facts.get("previous_step", incident.onset_step - 1)
+        text += f"; at step {step} it was {_number(before)}, within its usual range"
+    skipped = " The loss scaler skipped that update." if facts.get("skipped") else ""
+    return f"{text}.{skipped}"
 
 
 def _gradient(case: Case) -> str:
@@ -92,20 +128,18 @@ def _gradient(case: Case) -> str:
 
 def _weight(case: Case) -> str:
     count = case.facts.get("weight_nonfinite")
-    return f"{_number(count)} weights are not finite since step {case.incident.onset_step}."
+    what = "1 weight is" if count == 1 else f"{_number(count)} weights are"
+    return f"{what} not finite since step {case.incident.onset_step}."
 
 
 def _collapse(case: Case) -> str:
-    facts = case.facts
-    scale = (
-        f" and the scale fell to {facts['loss_scale']:g}"
-        if isinstance(facts.get("loss_scale"), float)
-        else ""
+    facts = case.scaler or case.facts
+    then = (
+        "at 0 the next good step writes NaN into every weight"
+        if "sink_rows" in facts
+        else "the model is not being trained"
     )
-    return (
-        f"The loss scaler skipped {_number(facts.get('streak'))} updates in a row since step "
-        f"{case.incident.onset_step}{scale}: the model is not being trained."
-    )
+    return f"The loss scaler {_skips(facts)}, since step {case.incident.onset_step}: {then}."
 
 
 def _spike(case: Case) -> str:
@@ -142,12 +176,9 @@ def _exploding(case: Case) -> str:
 
 def _transient(case: Case) -> str:
     if case.facts.get("norm_overflow"):
-        return (
-            f"The gradient norm overflowed in one row, at step {case.incident.onset_step}; training goes on."
-        )
-    skips = max(int(finding.facts.get("skips") or 1) for finding in case.incident.findings)
-    updates = "1 update" if skips == 1 else f"{skips} updates"
-    return f"The loss scaler skipped {updates} while it looked for its scale: normal."
+        return f"The gradient norm overflowed in one step, {case.incident.onset_step}; training goes on."
+    skips = len(case.incident.findings)
+    return f"The loss scaler skipped {counted(skips, 'update')} while it looked for its scale: normal."
 
 
 def _validation(case: Case) -> str:

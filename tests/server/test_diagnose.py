@@ -113,7 +113,7 @@ def test_a_divergence_blames_the_learning_rate_and_says_which() -> None:
     loss = gradual().columns["loss"].values
     incident = loud(batch_of({"loss": loss, "learning_rate": np.full(len(loss), 0.1)}))
     assert incident.causes[0].cause == "learning_rate_too_high"
-    assert "learning rate 0.1" in incident.causes[0].supports
+    assert "the learning rate was 0.1" in incident.causes[0].supports
 
 
 def test_clipping_that_is_set_is_not_missed() -> None:

@@ -109,7 +109,7 @@ class GradientFold(msgspec.Struct):
     def _explode(self, step: int, value: float, onset: int, findings: list[Finding]) -> None:
         self.exploded_step, self.calm_rows = onset, 0
         typical = self._typical()
-        text = f"the gradient norm is {_power(value):.3g}; it was {_power(typical):.3g} so far"
+        text = f"the gradient norm is {_power(value):.3g}; until then it was typically {_power(typical):.3g}"
         findings.append(
             Finding(
                 kind="exploding_gradient", severity="critical", onset_step=onset, detected_step=step,

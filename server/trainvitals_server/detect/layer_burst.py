@@ -66,7 +66,7 @@ class BurstFold(msgspec.Struct):
 
 def _finding(block: LayerBlock, place: int, row: int, typical: float) -> Finding:
     name, norm = block.names[place], float(np.nanmax(block.norms[:, place]))
-    text = f"the gradient norm of {name} reaches {norm:.3g}; it was {typical:.3g} so far"
+    text = f"the gradient norm of {name} reaches {norm:.3g}; until then it was typically {typical:.3g}"
     return Finding(
         kind="exploding_gradient", severity="warning", onset_step=block.steps[row],
         detected_step=block.last_step, layer=name,

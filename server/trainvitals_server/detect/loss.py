@@ -18,6 +18,7 @@ import numpy as np
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.excursion import LEAVE_HEIGHT, LOST_HEIGHT, Excursion, rows_needed
 from trainvitals_server.detect.forecast import HALF_LIMIT_LOG10, LIMIT_LOG10, rows_to_limit, steps_to_limit
+from trainvitals_server.detect.recurrence import Recurrence, counted
 from trainvitals_server.detect.rows import Flags, Row
 from trainvitals_server.detect.stats import LossBand
 from trainvitals_server.detect.young import YOUNG_ROWS, blown_up_since
@@ -57,6 +58,7 @@ class LossFold(msgspec.Struct):
     poisoned_step: int | None = None
     poisoned_rows: int = 0
     clean_rows: int = 0
+    recurrence: Recurrence = msgspec.field(default_factory=Recurrence)
     tallest: float = 0.0
     high_rows: int = 0
     counted_rows: int = 0
@@ -110,13 +112,17 @@ class LossFold(msgspec.Struct):
 
     def _nonfinite(self, row: Row, findings: list[Finding]) -> None:
         self.poisoned_rows += 1
-        self.clean_rows = 0
-        if self.poisoned_step is not None:
+        was_finite, self.clean_rows = self.clean_rows > 0, 0
+        is_new = self.poisoned_step is None
+        self.recurrence.add(row.step, self.rows, is_new=is_new)
+        if not is_new:
+            findings += self.recurrence.told_again(row.step) if was_finite else ()
             return
         self.poisoned_step = row.step
         kind, onset = self._name_nonfinite(row)
+        self.recurrence.name(kind, onset)
         before = () if not self.rows else (
-            Evidence(text=f"the row before it was {self.last_value:.4g}, at step {self.last_step}",
+            Evidence(text=f"at step {self.last_step} the loss was {self.last_value:.4g}",
                      series="loss", step=self.last_step, value=self.last_value),
         )  # fmt: skip
         evidence = Evidence(
@@ -126,8 +132,9 @@ class LossFold(msgspec.Struct):
             Finding(
                 kind=kind, severity="critical", onset_step=onset, detected_step=row.step,
                 nonfinite_step=row.step, evidence=(evidence, *before),
-                facts={**self._band_facts(), **row.flags, "loss_nonfinite": True,
-                       "previous_loss": self.last_value,
+                facts={**self._band_facts(), **row.flags, **self.recurrence.facts(), "loss_nonfinite": True,
+                       "previous_loss": self.last_value, "previous_step": self.last_step,
+                       "loss_is": _spell(row.value),
                        "previous_height": self.band.height(self.last_value) if self.rows else None,
                        "excursion_rows": self.excursion.rows if self.excursion else 0},
             )
@@ -243,10 +250,11 @@ class LossFold(msgspec.Struct):
         """A loss that is finite again for a while: the weights were not poisoned."""
         self.clean_rows += 1
         assert self.poisoned_step is not None
-        if self.clean_rows < BACK_ROWS * 2:
+        if self.clean_rows < self.recurrence.calm_rows:
             return
         text = (
-            f"{self.poisoned_rows} row(s) had a non-finite loss; the {self.clean_rows} rows since are finite"
+            f"{counted(self.poisoned_rows, 'step')} had a non-finite loss; "
+            f"in the {self.clean_rows} steps since it is finite"
         )
         findings.append(
             Finding(
@@ -281,7 +289,7 @@ class LossFold(msgspec.Struct):
             evidence=(
                 Evidence(text=f"the loss is {row.value:.4g} at step {row.step}; {began}",
                          series="loss", step=row.step, value=row.value),
-                Evidence(text=f"the last rows: {story}", series="loss", step=out.onset_step,
+                Evidence(text=f"the last losses: {story}", series="loss", step=out.onset_step,
                          value=out.values[0]),
                 *ahead,
             ),
@@ -308,7 +316,7 @@ class LossFold(msgspec.Struct):
 
     def _come_back(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
         if out.alarm is not None or out.warned:
-            text = f"the loss has been back in its band for {out.inside} rows, at {row.value:.4g}"
+            text = f"the loss has been back in its usual range for {out.inside} steps, at {row.value:.4g}"
             findings.append(
                 Finding(
                     kind=out.alarm or "gradual_divergence", severity="critical", phase="withdraw",
@@ -328,7 +336,8 @@ class LossFold(msgspec.Struct):
 
     def _spike(self, row: Row, out: Excursion, outcome: Literal["recovered", "persisted"]) -> Finding:
         text = (
-            f"the loss was {out.peak_value:.4g} at step {out.peak_step} and {out.rows} rows out of its band; "
+            f"the loss was {out.peak_value:.4g} at step {out.peak_step} and spent "
+            f"{counted(out.rows - out.inside, 'step')} outside its usual range; "
             f"its best level was {self.band.best:.4g}"
         )
         return Finding(

@@ -27,7 +27,28 @@ WINDOW_SKIPS = 12  # half of the updates are lost
 BOTTOM_SCALE = 1.0  # at or below it scaling does nothing: the gradient itself is not finite
 BOTTOM_STREAK = 3
 CALM_ROWS = 50  # clean rows that end a collapse
-TOLD_BURSTS = 20  # bursts of skips that are told one by one
+TOLD_SKIPS = 24  # that are told one by one
+SINK_FALL = 2.0**10  # a scale that fell so far without one rise,
+SINK_BURSTS = 8  # in so many bursts with updates between them, to where scaling does nothing, has sunk
+
+
+class Sink(msgspec.Struct):
+    """What the scaler did since its scale was last raised."""
+
+    since_step: int | None = None
+    highest: float = 0.0
+    rows: int = 0
+    skips: int = 0
+    bursts: int = 0
+    told_skips: int = 0
+    is_told_empty: bool = False
+
+    def skip(self, step: int, *, is_new_burst: bool) -> None:
+        """Count a skipped update."""
+        self.since_step = step if self.since_step is None else self.since_step
+        self.rows += 1
+        self.skips += 1
+        self.bursts += is_new_burst
 
 
 class OverflowFold(msgspec.Struct):
@@ -41,6 +62,7 @@ class OverflowFold(msgspec.Struct):
     streak_scale: float = math.nan
     skips: int = 0
     bursts: int = 0
+    sink: Sink = msgspec.field(default_factory=Sink)
     first_skip_step: int | None = None
     recent: list[int] = []
     scale: float = math.nan
@@ -86,6 +108,8 @@ class OverflowFold(msgspec.Struct):
     def _clean(self, step: int, rows: int, findings: list[Finding]) -> None:
         self.streak = 0
         self.clean_rows += rows
+        if self.sink.since_step is not None:
+            self.sink.rows += rows
         self.settled = self.settled or self.clean_rows >= SETTLED_ROWS
         self.recent = [*self.recent, *([0] * min(rows, WINDOW_ROWS))][-WINDOW_ROWS:]
         if self.pending is not None:
@@ -103,6 +127,8 @@ class OverflowFold(msgspec.Struct):
         scale, skipped = flags.get("loss_scale"), flags.get("skipped")
         if isinstance(scale, float):
             self.loss_scaling = self.loss_scaling or (scale != 1.0 and scale >= 0)
+            if scale > self.scale or not self.sink.highest:
+                self.sink = Sink(highest=scale)
             self.scale = scale
         self.loss_scaling = self.loss_scaling or (isinstance(skipped, float) and skipped > 0)
 
@@ -135,15 +161,47 @@ class OverflowFold(msgspec.Struct):
             self.bursts += 1
         self.streak += 1
         self.skips += 1
+        self.sink.skip(step, is_new_burst=self.streak == 1)
         self.recent = [*self.recent, 1][-WINDOW_ROWS:]
         if self.first_skip_step is None:
             self.first_skip_step = step
-        if self.streak == 1 and self.bursts <= TOLD_BURSTS:
+        if self.skips <= TOLD_SKIPS:
             findings.append(self._transient(step, flags))
         why = self._why_collapsed(flags)
         if why and self.collapsed_step is None:
             self.collapsed_step = self.streak_step if self.streak > 1 else step
             findings.append(self._collapse(step, why, flags))
+        elif self._has_sunk(flags):
+            findings.append(self._sunk(step, flags))
+
+    def _has_sunk(self, flags: Flags) -> bool:
+        """Whether the scale went to the bottom with good updates between the skips, and that is news."""
+        scale, sink = flags.get("loss_scale"), self.sink
+        if not isinstance(scale, float) or scale > BOTTOM_SCALE or sink.highest < SINK_FALL * scale:
+            return False
+        is_empty = scale == 0 and not sink.is_told_empty
+        return sink.bursts >= SINK_BURSTS and (is_empty or sink.skips >= 2 * sink.told_skips)
+
+    def _sunk(self, step: int, flags: Flags) -> Finding:
+        sink, scale = self.sink, self.scale
+        assert sink.since_step is not None
+        is_news = self.collapsed_step is not None
+        if self.collapsed_step is None:
+            self.collapsed_step = sink.since_step
+        sink.told_skips, sink.is_told_empty = sink.skips, scale == 0
+        halvings = math.log2(sink.highest / scale) if scale else 0.0
+        ahead, numbers = self._ahead(step, halvings / max(step - sink.since_step, 1))
+        text = (
+            f"the loss scaler has skipped {sink.skips} of the last {sink.rows} updates, and the scale fell "
+            f"from {sink.highest:g} to {scale:g}"
+        )
+        return Finding(
+            kind="loss_scale_collapse", severity="critical", phase="update" if is_news else "open",
+            onset_step=self.collapsed_step, detected_step=step,
+            evidence=(Evidence(text=text, series="loss_scale", step=step, value=scale), *ahead),
+            facts={**flags, **numbers, "skips": sink.skips, "sink_rows": sink.rows,
+                   "scale_before": sink.highest, "loss_scale": scale},
+        )  # fmt: skip
 
     def _why_collapsed(self, flags: Flags) -> str:
         scale = flags.get("loss_scale")
@@ -158,9 +216,9 @@ class OverflowFold(msgspec.Struct):
     def _transient(self, step: int, flags: Flags) -> Finding:
         assert self.first_skip_step is not None
         scale = flags.get("loss_scale")
-        at = f" at scale {scale:g}" if isinstance(scale, float) else ""
+        at = f" at a scale of {scale:g}" if isinstance(scale, float) else ""
         return Finding(
-            kind="transient_overflow", severity="info", phase="update" if self.bursts > 1 else "open",
+            kind="transient_overflow", severity="info", phase="update" if self.skips > 1 else "open",
             onset_step=self.first_skip_step, detected_step=step,
             evidence=(Evidence(text=f"the scaler skipped the update of step {step}{at}", series="loss_scale",
                                step=step, value=scale if isinstance(scale, float) else None),),
@@ -182,11 +240,14 @@ class OverflowFold(msgspec.Struct):
     def _forecast(self, step: int) -> tuple[tuple[Evidence, ...], Flags]:
         """Return when the scale is 1, and 0, if it goes on halving as it did in these skips."""
         halvings = math.log2(self.streak_scale / self.scale) if self.streak_scale > self.scale > 0 else 0.0
-        if not halvings:
+        return self._ahead(step, halvings / max(step - self.streak_step, 1))
+
+    def _ahead(self, step: int, pace: float) -> tuple[tuple[Evidence, ...], Flags]:
+        if not pace:
             return (), {}
-        pace = halvings / max(step - self.streak_step, 1)
         one, zero = steps_to_scale(self.scale, pace, 0), steps_to_scale(self.scale, pace)
-        text = f"if it goes on halving like this, the scale is 1 in {one:.0f} steps and 0 in {zero:.0f}"
+        ends = f"1 in {one:.0f} steps and 0 in {zero:.0f}" if one > 0 else f"0 in {zero:.0f} steps"
+        text = f"if it goes on halving like this, the scale is {ends}"
         return (
             (Evidence(text=text, series="loss_scale", step=step, value=self.scale),),
             {"steps_to_scale_one": one, "steps_to_scale_zero": zero},
@@ -231,7 +292,9 @@ def _gradient_is_bad(flags: Flags) -> bool:
 
 def _bad_gradient(onset: int, step: int, flags: Flags) -> Finding:
     count = flags.get("grad_nonfinite")
-    text = f"{count:g} gradient elements are not finite" if count else "the gradient norm is not finite"
+    text = (
+        _elements_are_bad(count) if isinstance(count, float) and count else "the gradient norm is not finite"
+    )
     norm = flags.get("grad_norm")
     return Finding(
         kind="nonfinite_gradient", severity="critical", onset_step=onset, detected_step=step,
@@ -242,7 +305,7 @@ def _bad_gradient(onset: int, step: int, flags: Flags) -> Finding:
 
 
 def _norm_overflow(onset: int, step: int) -> Finding:
-    text = "the gradient norm was infinite in one row, the row after it is finite: the norm itself overflowed"
+    text = "the gradient norm was infinite in one step and finite in the next: the norm itself overflowed"
     return Finding(
         kind="transient_overflow", severity="info", onset_step=onset, detected_step=step,
         evidence=(Evidence(text=text, series="grad_norm", step=onset, value=math.inf),),
@@ -255,6 +318,14 @@ def _bad_weights(step: int, flags: Flags) -> Finding:
     return Finding(
         kind="nonfinite_weight", severity="critical", onset_step=step, detected_step=step,
         nonfinite_step=step, facts={**flags, "weights_nonfinite": True},
-        evidence=(Evidence(text=f"{count:g} weights are not finite", series="weight_nonfinite", step=step,
+        evidence=(Evidence(text=_weights_are_bad(count), series="weight_nonfinite", step=step,
                            value=count if isinstance(count, float) else None),),
     )  # fmt: skip
+
+
+def _elements_are_bad(count: float) -> str:
+    return "1 gradient element is not finite" if count == 1 else f"{count:g} gradient elements are not finite"
+
+
+def _weights_are_bad(count: object) -> str:
+    return "1 weight is not finite" if count == 1 else f"{count:g} weights are not finite"
