@@ -9,6 +9,7 @@ A flag beats the environment, which beats the file.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import ipaddress
 import os
@@ -25,6 +26,7 @@ T = TypeVar("T")
 
 ENV_PREFIX = "TRAINVITALS_SERVER_"
 DATABASE_FILE = "trainvitals.db"
+ADDRESS_FILE = "address"  # beside the database: where its server was last
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
 
 
@@ -199,6 +201,24 @@ def data_directory(config: Config, environ: Mapping[str, str] = os.environ) -> P
     if sys.platform == "darwin":
         return home / "Library" / "Application Support" / "trainvitals"
     return Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "trainvitals"
+
+
+def remember_address(config: Config) -> None:
+    """Note beside the database where links to its server lead, for commands that know the folder only."""
+    with contextlib.suppress(OSError):  # then `token link` wants its flags
+        (data_directory(config) / ADDRESS_FILE).write_text(config.base_url + "\n", encoding="utf-8")
+
+
+def last_address(config: Config) -> str:
+    """Return where links lead: as the settings say, else where the server of this folder was last."""
+    default = Config()
+    if (config.host, config.port, config.public_url) != (default.host, default.port, default.public_url):
+        return config.base_url
+    try:
+        text = (data_directory(config) / ADDRESS_FILE).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return config.base_url
+    return text if text.startswith(("http://", "https://")) else config.base_url
 
 
 def render_settings() -> str:

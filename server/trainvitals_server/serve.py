@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import os
 import signal
 import socket
@@ -65,8 +66,9 @@ def bind(config: Config) -> socket.socket:
         listener.bind((config.host.strip("[]"), config.port))
     except OSError as error:
         listener.close()
+        way_out = "; try --port 0" if error.errno == errno.EADDRINUSE else ""
         text = error.strerror or error
-        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {text}; try --port 0") from error
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {text}{way_out}") from error
     return listener
 
 
@@ -75,11 +77,13 @@ def _build(config: Config) -> uvicorn.Server:
 
     from trainvitals_server.app import create_app
     from trainvitals_server.connections import PromptProtocol, connections_for, raise_file_limit
+    from trainvitals_server.websocket import Websocket
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
             await super().startup(list(sockets or ()))
             if self.started:
+                await asyncio.to_thread(settings.remember_address, config)
                 sys.stdout.write(f"listening on {_address(config)}\n")
                 sys.stdout.write(await asyncio.to_thread(_how_to_get_in, services))
                 sys.stdout.flush()
@@ -91,7 +95,7 @@ def _build(config: Config) -> uvicorn.Server:
             app,
             http=PromptProtocol,
             limit_concurrency=connections_for(raise_file_limit()),  # beyond it, an answer 503
-            ws="websockets-sansio",
+            ws=Websocket,
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_per_message_deflate=False,  # a deflate bomb costs memory; rows compress badly anyway
             timeout_graceful_shutdown=SHUTDOWN_S,

@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 
 from trainvitals_server import config as settings
-from trainvitals_server.access import LOGIN_PATH
+from trainvitals_server.access import KNOWN_S, LOGIN_PATH
 from trainvitals_server.errors import ConfigError
 from trainvitals_server.store import tokens
 from trainvitals_server.store.database import Database
@@ -27,7 +27,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="show the tokens' ids, names and ages")
     link = actions.add_parser("link", help="print a login link for a browser; it works once, for an hour")
     for flag in ("--host", "--port", "--public-url"):
-        link.add_argument(flag, default=argparse.SUPPRESS, help="as the server has it")
+        link.add_argument(
+            flag, default=argparse.SUPPRESS, help="as the server has it (default: where it was last)"
+        )
     actions.add_parser("revoke", help="make a token worthless").add_argument("id", help="as `list` shows it")
     for action in actions.choices.values():
         action.add_argument("--data", metavar="DIR", default=argparse.SUPPRESS, help="the server's database")
@@ -57,13 +59,15 @@ def _act(args: argparse.Namespace, config: settings.Config, database: Database) 
         _say(f"{token_id}  {token}")
     elif args.action == "link":
         _, token = database.write(lambda c: tokens.create_token(c, "login", "login link", now)).result()
-        _say(f"{config.base_url}{LOGIN_PATH}?token={token}")
+        _say(f"{settings.last_address(config)}{LOGIN_PATH}?token={token}")
     elif args.action == "list":
         for found in database.read(tokens.list_tokens):
             _say(_line(found, now))
     elif not database.write(lambda c: tokens.revoke_token(c, args.id, now)).result():
         sys.stderr.write(f"no token {args.id}; `trainvitals token list` shows them\n")
         return 1
+    else:
+        _say(f"revoked {args.id}; a running server refuses it within {KNOWN_S:.0f} seconds")
     return 0
 
 

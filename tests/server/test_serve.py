@@ -69,6 +69,13 @@ def test_a_port_that_is_taken_is_one_line_that_says_so(tmp_path: Path) -> None:
     assert ended.stderr.count("\n") == 1
 
 
+def test_only_a_port_that_is_taken_asks_for_another(tmp_path: Path) -> None:
+    ended = serve("--host", "no.such.host.invalid", "--data", str(tmp_path))
+    assert ended.returncode == 2
+    assert "cannot listen on no.such.host.invalid:8765" in ended.stderr
+    assert "--port" not in ended.stderr
+
+
 def test_a_database_that_cannot_be_used_is_one_line_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "trainvitals.db").write_bytes(b"a letter to my aunt " * 500)
     ended = serve("--port", "0", "--data", str(tmp_path))

@@ -62,7 +62,9 @@ def test_a_revoked_token_is_listed_and_worthless(
 ) -> None:
     (line,) = _token(capsys, "create", "--name", "stolen laptop", data=server.data)
     token_id, token = line.split()
-    assert _token(capsys, "revoke", token_id, data=server.data) == []
+    assert _token(capsys, "revoke", token_id, data=server.data) == [
+        f"revoked {token_id}; a running server refuses it within 5 seconds"
+    ]
     listed = [line for line in _token(capsys, "list", data=server.data) if token_id in line]
     assert re.fullmatch(rf"{token_id}  revoked  created .* UTC  never used  stolen laptop", listed[0])
     assert _status(server, token) == 401
@@ -94,10 +96,21 @@ def test_the_printed_link_lets_a_browser_in_and_leaves_its_url(server: ServerPro
 def test_a_new_link_can_be_had_without_a_restart(
     server: ServerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (link,) = _token(capsys, "link", "--port", str(server.port), data=server.data)
+    (link,) = _token(capsys, "link", data=server.data)
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
     with browser.open(link, timeout=20) as page:
         assert page.status == 200
+
+
+def test_a_link_leads_where_the_server_was_last_unless_told_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_server(tmp_path, "--public-url", "https://vitals.example/tv/"):
+        pass
+    (link,) = _token(capsys, "link", data=tmp_path)
+    assert link.startswith("https://vitals.example/tv/login?token=")
+    (link,) = _token(capsys, "link", "--port", "99", data=tmp_path)
+    assert link.startswith("http://127.0.0.1:99/login?token=")
 
 
 @pytest.mark.parametrize("path", ["/api/v1/ingest", "/api/v1/live"])
@@ -113,6 +126,7 @@ def test_a_websocket_is_refused_with_a_status_that_says_why(path: str, server: S
     with connect(url, additional_headers={"Authorization": f"Bearer {token}"}) as through:
         assert through.response is not None
         assert through.response.status_code == 101
+    assert not [line for line in server.lines if "ERROR" in line], "a refusal is no mistake of the server's"
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

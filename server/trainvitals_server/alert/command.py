@@ -64,6 +64,8 @@ def _act(args: argparse.Namespace, server: str, token: str | None) -> int:
         hook = _call(server, token, "POST", "", new)
         _say(f"{hook['id']}  {hook['format']}  {hook['url']}")
         _say(f"secret, shown this once: {hook['secret']}")
+        if hook.get("warning"):
+            sys.stderr.write(f"warning: nothing will arrive there: {hook['warning']}\n")
         return 0
     if args.action == "list":
         for hook in _call(server, token, "GET", "")["webhooks"]:

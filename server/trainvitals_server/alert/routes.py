@@ -13,7 +13,9 @@ from pydantic import BaseModel, ConfigDict
 
 from trainvitals_server.alert.endpoint import Endpoint, Format, check_url, guess_format, mask_secret, mask_url
 from trainvitals_server.alert.message import trial_message
+from trainvitals_server.alert.outbox import allowed_networks
 from trainvitals_server.alert.signing import check_secret, new_secret
+from trainvitals_server.alert.transport import why_not
 from trainvitals_server.errors import Conflict, NotFound
 from trainvitals_server.responses import JsonResponse
 from trainvitals_server.services import Services, services_of
@@ -59,7 +61,7 @@ async def list_webhooks(services: Parts) -> JsonResponse:
 
 @router.post("/webhooks")
 async def add_webhook(new: NewWebhook, services: Parts) -> JsonResponse:
-    """Add a webhook; this answer is the only one that shows its secret."""
+    """Add a webhook; this answer is the only one that shows its secret, and warns of a useless address."""
     endpoint = Endpoint(
         endpoint_id=f"hook_{secrets.token_hex(8)}",
         url=check_url(new.url),
@@ -69,7 +71,8 @@ async def add_webhook(new: NewWebhook, services: Parts) -> JsonResponse:
         created_at=services.clock(),
     )
     await _write(services, lambda c: _add(c, endpoint))
-    return JsonResponse(_shown(endpoint, secret=endpoint.secret), status_code=201)
+    warning = await why_not(endpoint.url, allowed_networks(services.config))
+    return JsonResponse({**_shown(endpoint, secret=endpoint.secret), "warning": warning}, status_code=201)
 
 
 @router.get("/webhooks/{webhook_id}")

@@ -16,6 +16,7 @@ import httpx
 from trainvitals_server.alert.addresses import Network, refusal
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
+LOOK_UP_S = 3.0
 _MAX_ADDRESSES = 4  # tried of a host that has many
 
 
@@ -54,7 +55,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         if self._inner is None:  # reading the root certificates takes longer than the loop may stand still
             self._inner = await asyncio.to_thread(_new_transport)
         problem: httpx.TransportError | None = None
-        for address in await self._judged(host, port):
+        for address in await self.judged(host, port):
             try:
                 return await self._inner.handle_async_request(_pinned(request, host, address))
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -67,7 +68,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         if self._inner is not None:
             await self._inner.aclose()
 
-    async def _judged(self, host: str, port: int) -> list[str]:
+    async def judged(self, host: str, port: int) -> list[str]:
+        """Return the addresses of `host` that a message may go to; raise where there is none."""
         try:
             addresses = await self._resolve(host, port)
         except OSError as error:
@@ -77,6 +79,19 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         if not good:
             raise AddressRefused(host, [(address, reason or "") for address, reason in reasons.items()])
         return good[:_MAX_ADDRESSES]
+
+
+async def why_not(url: str, allowed: Sequence[Network]) -> str | None:
+    """Return why no message would get to `url` as things are, or None."""
+    parts = httpx.URL(url)
+    try:
+        async with asyncio.timeout(LOOK_UP_S):
+            await GuardedTransport(allowed).judged(parts.raw_host.decode("ascii"), parts.port or 443)
+    except TimeoutError:
+        return f"{parts.host} is not found within {LOOK_UP_S:.0f} s"
+    except httpx.TransportError as error:
+        return str(error)
+    return None
 
 
 def _new_transport() -> httpx.AsyncHTTPTransport:

@@ -245,6 +245,15 @@ def test_the_command_adds_tests_lists_and_removes(server: ServerProcess, hook: R
     assert webhook_id not in _command(server, "list").stdout
 
 
+def test_an_address_that_nothing_gets_to_is_warned_of_at_once(server: ServerProcess, hook: Receiver) -> None:
+    assert _add(server, hook.url)["warning"] is None
+    assert "webhook_allow_networks" in _add(server, "http://10.0.0.1/x")["warning"]
+    assert "cannot resolve no.such.host.invalid" in _add(server, "http://no.such.host.invalid/x")["warning"]
+    added = _command(server, "add", "http://10.0.0.1/x")
+    assert added.returncode == 0
+    assert added.stderr.startswith("warning: nothing will arrive there: 10.0.0.1 leads to 10.0.0.1 (private)")
+
+
 def test_the_command_repeats_what_the_server_refused(server: ServerProcess) -> None:
     refused = _command(server, "add", "ftp://example.org")
     assert refused.returncode == 1
