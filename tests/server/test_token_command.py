@@ -21,6 +21,7 @@ from trainvitals_server import cli
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with running_server(tmp_path_factory.mktemp("shared"), "--host", "0.0.0.0") as running:
+        running.line("token for reporters")  # the last of what it prints
         yield running
 
 
