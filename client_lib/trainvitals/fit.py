@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from trainvitals.odd import as_number
 from trainvitals.probe.decode import Decoded
 from trainvitals.probe.environment import describe
 from trainvitals.probe.keras3 import Probe
@@ -54,6 +55,7 @@ class Fit:
         self._is_off = False
         self._is_armed = False  # Keras is about to call the train function in a `fit` of ours
         self._is_waiting = False  # for the first epoch of this `fit`
+        self.is_displaced = False  # another reporter has our place in this `fit`
         self._epoch_data: Callable[[], object] = _nothing  # the iterator that this epoch's batches come from
         self._knows_first_step = False
         self._thread = 0
@@ -62,13 +64,23 @@ class Fit:
 
     def begin(self, model: Model, params: Mapping[str, Any]) -> None:
         """Install the probe."""
-        getattr(model.train_function, ABANDON_MARK, self.abandon)()
+        abandon = getattr(model.train_function, ABANDON_MARK, self.abandon)
+        self._displace(getattr(abandon, "__self__", None))
+        abandon()
         self.abandon()
         self._model, self._params = model, params
         self._probe.install(model, self._around, self._watch_save)
         self._limit = max(1, self._probe.capacity // 2 // int(model.steps_per_execution))
         self._executions, self._logs = [], {}
         self._is_waiting, self._thread = True, threading.get_ident()
+        self.is_displaced = False
+
+    def _displace(self, other: object) -> None:
+        """Take the place of another reporter that began with this very `fit`: one model has one probe."""
+        if isinstance(other, Fit) and other is not self and other._is_waiting:
+            other._is_waiting, other.is_displaced = False, True
+            ours, theirs = self._session.identity.run_id, other._session.identity.run_id
+            _log.warning("two reporters in one fit: run %s gets the rows, run %s gets none", ours, theirs)
 
     def abandon(self) -> None:
         """End what an exception left behind: Keras tells nobody."""
@@ -109,7 +121,7 @@ class Fit:
         """Send the epoch's last rows and its metrics."""
         self.read()
         step = max(self._step - 1, 0)
-        numbers = {name: float(value) for name, value in logs.items() if _is_number(value)}
+        numbers = {str(name): float(value) for name, value in logs.items() if _is_number(value)}
         running = {f"{name}_running": value for name, value in numbers.items() if not name.startswith("val_")}
         self._session.sender.event("epoch", step, {"epoch": epoch, **running})
         validation = {name: value for name, value in numbers.items() if name.startswith("val_")}
@@ -297,7 +309,7 @@ def _batch_size(pieces: list[Decoded]) -> int | None:
 
 def _is_number(value: Value) -> bool:
     try:
-        float(value)
-    except (TypeError, ValueError):
+        as_number(value)
+    except (TypeError, ValueError, OverflowError):
         return False
     return True

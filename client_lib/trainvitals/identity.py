@@ -20,8 +20,10 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 
 from trainvitals import wire
+from trainvitals.odd import shown
 
 DEFAULT_URL = "http://127.0.0.1:8765"
+MAX_CONFIG_DEPTH = 8  # a dict that holds itself would have no end
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +117,10 @@ def identify(
         raise ValueError(f"{len(tags)} tags; the limit is {wire.MAX_TAGS}")
     for tag in tags:
         _check_text("tag", tag)
-    if rank is not None and (not isinstance(rank, int) or rank < 0):
-        raise ValueError(f"rank must be a whole number from 0, not {rank!r}")
-    _check_step(resume_step)
+    _check_whole("rank", rank, wire.MAX_NUMBER - 1)
+    _check_whole("resume_step", resume_step, wire.MAX_STEP)
+    if config is not None and not isinstance(config, Mapping):
+        raise TypeError(f"config must be a dict, not {shown(config)}")
     return Identity(
         url=_check_url(url or os.environ.get("TRAINVITALS_URL") or DEFAULT_URL),
         token=token or os.environ.get("TRAINVITALS_TOKEN") or None,
@@ -127,19 +130,21 @@ def identify(
         group=None if group is None else wire.clip(group),
         tags=tuple(wire.clip(tag) for tag in tags),
         config=flat_scalars(config or {}),
-        rank=rank or 0,
+        rank=int(rank or 0),
         is_resumable=run_id is not None,
         resume_step=None if resume_step is None else int(resume_step),
     )
 
 
-def flat_scalars(table: Mapping[str, object], prefix: str = "") -> dict[str, wire.Scalar]:
+def flat_scalars(
+    table: Mapping[str, object], prefix: str = "", depth: int = MAX_CONFIG_DEPTH
+) -> dict[str, wire.Scalar]:
     """Return `table` with dotted keys and plain values; what is no plain value becomes its text."""
     flat: dict[str, wire.Scalar] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat.update(flat_scalars(value, f"{name}."))
+        if isinstance(value, Mapping) and depth:
+            flat.update(flat_scalars(value, f"{name}.", depth - 1))
         else:
             flat[wire.clip(name)] = as_scalar(value)
     return dict(list(flat.items())[: wire.MAX_CONFIG_ITEMS])
@@ -152,8 +157,11 @@ def as_scalar(value: object) -> wire.Scalar:
     if value is None or isinstance(value, bool | float):
         return value
     if isinstance(value, int):
-        return value if abs(value) < 2**63 else str(value)
-    return wire.clip(str(value))
+        return value if abs(value) < 2**63 else shown(value)
+    try:
+        return wire.clip(str(value))
+    except Exception:  # a user's own __str__
+        return shown(value)
 
 
 def program_facts() -> dict[str, Any]:
@@ -180,17 +188,21 @@ def _check_text(label: str, text: object) -> None:
         raise ValueError(f"run_id has {len(text)} characters; the limit is {wire.MAX_NAME_CHARS}")
 
 
-def _check_step(step: object) -> None:
-    if step is None:
+def _check_whole(label: str, number: object, most: int) -> None:
+    if number is None:
         return
-    if isinstance(step, bool) or not isinstance(step, int | np.integer):
-        raise TypeError(f"resume_step must be a whole number, not {step!r}")
-    if not 0 <= step <= wire.MAX_STEP:
-        raise ValueError(f"resume_step must be from 0 to {wire.MAX_STEP}, not {step!r}")
+    if isinstance(number, bool) or not isinstance(number, int | np.integer):
+        raise TypeError(f"{label} must be a whole number, not {shown(number)}")
+    if not 0 <= number <= most:
+        raise ValueError(f"{label} must be from 0 to {most}, not {shown(number)}")
 
 
 def _check_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"url must look like {DEFAULT_URL}, not {url!r}")
+    try:
+        parts = urlsplit(url)
+        is_known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except (ValueError, AttributeError, TypeError):  # a port beyond 65535, half an IPv6 address, no text
+        is_known = False
+    if not is_known or not url.isprintable() or " " in url:
+        raise ValueError(f"url must look like {DEFAULT_URL}, not {shown(url)}")
     return url.rstrip("/")

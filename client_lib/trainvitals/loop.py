@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from trainvitals import wire
 from trainvitals.identity import identify
-from trainvitals.probe.loop import LoopProbe
+from trainvitals.odd import LeftOut, as_number, as_step, shown
+from trainvitals.probe.loop import LoopProbe, as_tensor
 from trainvitals.probe.optimizers import updates_of
 from trainvitals.probe.types import Optimizer, Tensor
 from trainvitals.rows import Cells, Rows
@@ -23,7 +25,10 @@ READ_EVERY_S = 0.05
 READ_SHARE = 0.01
 PROMISE_S = 600.0  # your loop may validate, save and compile whenever it likes
 PROMISE_AGAIN_S = 60.0
+MAX_FAILED_STEPS = 20  # in a row: then it is no odd step, and each try costs time
+ODD = (TypeError, ValueError, OverflowError)
 
+T = TypeVar("T")
 _log = logging.getLogger("trainvitals")
 
 
@@ -79,6 +84,11 @@ class Reporter:
         self._next_read = 0.0
         self._promised_until = 0.0
         self._is_off = False
+        self._left_out = LeftOut()
+        self._failed_steps = 0  # in a row
+        self._lacks_loss = False  # the last step's loss was odd
+        self._lock = threading.Lock()
+        self._thread: int | None = None
         self._session.when_left(self._read_rest)
 
     @property
@@ -119,7 +129,8 @@ class Reporter:
     ) -> None:
         """Report one training step; call it outside `tf.function`, after the optimizer's `apply`.
 
-        Nothing is read back from the device here. Tensors and numpy arrays will both do.
+        Nothing is read back from the device here. Tensors and numpy arrays will both do. What cannot be
+        reported, such as a loss that is a text, is left out and said once in the log.
 
         Args:
             loss: The loss as optimised, unscaled.
@@ -131,10 +142,21 @@ class Reporter:
             metrics: Further numbers, one series each.
             step: The number of the step, if you count yourself; it must rise.
         """
-        if not self._is_off:
+        if self._is_off:
+            return
+        with self._lock:
+            self._watch_thread()
             self._guarded(
-                lambda: self._report(loss, gradients, variables, optimizer, loss_scale, metrics or {}, step)
+                lambda: self._report(loss, gradients, variables, optimizer, loss_scale, metrics, step)
             )
+
+    def _watch_thread(self) -> None:
+        thread = threading.get_ident()
+        if self._thread not in (None, thread):
+            _log.warning("one Reporter is used by two threads, as one run; give each a Reporter of its own")
+            self._thread = None
+        elif self._thread is None and not self._knows_first_step:
+            self._thread = thread
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -153,23 +175,63 @@ class Reporter:
         variables: Sequence[Any] | None,
         optimizer: Optimizer,
         loss_scale: float | None,
-        metrics: Mapping[str, Any],
+        metrics: Mapping[str, Any] | None,
         step: int | None,
     ) -> None:
-        first_step = self._first_step(step, optimizer)
-        number = self._step if step is None else int(step)
+        given = self._checked("step", as_step, step)
+        if given is None and step is not None:
+            return
+        first_step = self._first_step(given, optimizer)
+        number = self._step if given is None else given
         if number < self._step:
-            _log.warning("step %d was reported after step %d: left out", number, self._step - 1)
+            self._left_out.add("step", f"step {number} was reported after step {self._step - 1}")
             return
         if not self._session.is_open:
             self._session.open(self._probe.environment(optimizer, self._session.identity.config), first_step)
             self._promise()
-        self._probe.write(number, loss, gradients or (), variables or (), optimizer, loss_scale)
+        tensor = self._checked("loss", as_tensor, loss)
+        self._keep_order(lacks_loss=tensor is None and loss is not None)
+        scale = self._checked("loss scale", as_number, loss_scale)
+        is_written = self._write(number, tensor, gradients or (), variables or (), optimizer, scale)
         now = time.perf_counter()
-        self._steps.append((number, now, now - self._clock, metrics))
+        if is_written:
+            self._steps.append((number, now, now - self._clock, self._named(metrics)))
         self._clock, self._step = now, number + 1
         if now >= self._next_read or len(self._steps) >= self._probe.capacity // 2:
             self._read()
+
+    def _checked(self, label: str, convert: Callable[[Any], T], value: object) -> T | None:
+        if value is None:
+            return None
+        try:
+            return convert(value)
+        except ODD as error:
+            self._left_out.add(label, f"{label} {shown(value)}: {wire.clip(str(error))}")
+            return None
+
+    def _named(self, metrics: object) -> Mapping[str, Any]:
+        if metrics is None or isinstance(metrics, Mapping):
+            return metrics or {}
+        self._left_out.add("metrics", f"metrics must be a dict, not {shown(metrics)}")
+        return {}
+
+    def _keep_order(self, *, lacks_loss: bool) -> None:
+        """Read what there is before a step of another shape: each shape has a ring of its own."""
+        if lacks_loss != self._lacks_loss:
+            self._lacks_loss = lacks_loss
+            self._read()
+
+    def _write(self, number: int, *arguments: Any) -> bool:  # noqa: ANN401 - those of the probe
+        try:
+            self._probe.write(number, *arguments)
+        except Exception as error:  # TensorFlow's are many; one bad step must not be the end
+            self._failed_steps += 1
+            if self._failed_steps >= MAX_FAILED_STEPS:
+                raise
+            self._left_out.add("step", f"step {number}: {wire.clip(str(error))}")
+            return False
+        self._failed_steps = 0
+        return True
 
     def _first_step(self, step: int | None, optimizer: Optimizer) -> int:
         """Return the step with which an earlier run is gone on with, once; 0 when there is none."""
@@ -196,7 +258,7 @@ class Reporter:
         notes, self._steps = {step: rest for step, *rest in self._steps}, []
         for piece in pieces:
             known: list[Any] = [notes.get(int(step), (began, 0.0, {})) for step in piece.steps]
-            columns = {**_metric_columns([metrics for _, _, metrics in known]), **piece.columns}
+            columns = {**self._metric_columns([metrics for _, _, metrics in known]), **piece.columns}
             columns["step_time_s"] = (np.array([seconds for _, seconds, _ in known], dtype=np.float64), None)
             times = np.array([end for end, _, _ in known], dtype=np.float64) + (time.time() - began)
             sender.rows(Rows(piece.steps, times, columns, piece.layer_columns, self._layout_id))
@@ -217,18 +279,19 @@ class Reporter:
             self._session.open(self._probe.environment(None, self._session.identity.config))
         if self._steps:
             self._read()
+        if text := self._left_out.take():
+            self._session.sender.event("message", max(self._step - 1, 0), {"text": text})
         if error is not None:
             self._session.leave(error)
         else:
             self._session.bye("stopped" if self._session.stop_requested else "finished")
 
-
-def _metric_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cells]:
-    columns: dict[str, Cells] = {}
-    for name in dict.fromkeys(name for metrics in rows for name in metrics):
-        present = np.array([metrics.get(name) is not None for metrics in rows])
-        values = [
-            float(metrics[name]) if there else 0.0 for metrics, there in zip(rows, present, strict=True)
-        ]
-        columns[str(name)] = (np.array(values, dtype=np.float64), None if present.all() else present)
-    return columns
+    def _metric_columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Cells]:
+        columns: dict[str, Cells] = {}
+        for name in dict.fromkeys(name for metrics in rows for name in metrics):
+            cells = [self._checked("metric", as_number, metrics.get(name)) for metrics in rows]
+            present = np.array([cell is not None for cell in cells])
+            if present.any():
+                values = np.array([0.0 if cell is None else cell for cell in cells], dtype=np.float64)
+                columns[str(name)] = (values, None if present.all() else present)
+        return columns

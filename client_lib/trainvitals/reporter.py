@@ -106,6 +106,7 @@ class HealthReporter(keras.callbacks.Callback):
         self._fit: Fit | None = None
         self._was_finite = True
         self._thread = 0
+        self._is_in_fit = False
 
     @property
     def run_id(self) -> str:
@@ -117,9 +118,20 @@ class HealthReporter(keras.callbacks.Callback):
         """The address of the run's page."""
         return self._session.identity.dashboard_url
 
+    @property
+    def _running(self) -> Fit | None:
+        return None if self._fit is None or self._fit.is_displaced else self._fit
+
     def __getstate__(self) -> dict[str, object]:
         """Leave out the model and what is measured of it: a copy is a run of its own."""
-        fresh = {"_fit": None, "_is_off": False, "_was_finite": True, "_model": None, "params": None}
+        fresh = {
+            "_fit": None,
+            "_is_off": False,
+            "_was_finite": True,
+            "_is_in_fit": False,
+            "_model": None,
+            "params": None,
+        }
         return {**self.__dict__, **fresh, "_session": copy.copy(self._session)}
 
     @_guarded
@@ -127,21 +139,24 @@ class HealthReporter(keras.callbacks.Callback):
         """Put our train function in."""
         if self._fit is None:
             self._fit = Fit(self._session)
-        self._thread, self._was_finite = threading.get_ident(), True
+        thread = threading.get_ident()
+        if self._is_in_fit and thread != self._thread:
+            _log.warning("one HealthReporter is in two fits at once; give each thread a reporter of its own")
+        self._is_in_fit, self._thread, self._was_finite = True, thread, True
         self._fit.begin(self.model, self.params or {})
 
     @_guarded
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Start the clock of the epoch's first step; begin to report with the first epoch."""
         self._was_finite = True
-        if self._fit is not None:
-            self._fit.begin_epoch(epoch)
+        if (fit := self._running) is not None:
+            fit.begin_epoch(epoch)
 
     @_guarded
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Let the coming call of the train function count."""
-        if self._fit is not None:
-            self._fit.arm()
+        if (fit := self._running) is not None:
+            fit.arm()
 
     @_guarded
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -150,29 +165,30 @@ class HealthReporter(keras.callbacks.Callback):
         if not isinstance(loss, float) or math.isfinite(loss) or not self._was_finite:
             return
         self._was_finite = False
-        if self._fit is not None:
-            self._fit.hurry(is_training_thread=threading.get_ident() == self._thread)
+        if (fit := self._running) is not None:
+            fit.hurry(is_training_thread=threading.get_ident() == self._thread)
 
     @_guarded
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Say that a validation may take long."""
-        if self._fit is not None:
-            self._fit.begin_validation()
+        if (fit := self._running) is not None:
+            fit.begin_validation()
 
     @_guarded
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Say that training goes on."""
-        if self._fit is not None:
-            self._fit.end_validation()
+        if (fit := self._running) is not None:
+            fit.end_validation()
 
     @_guarded
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Send the epoch's rows and what Keras computed over it."""
-        if self._fit is not None:
-            self._fit.end_epoch(epoch, logs or {})
+        if (fit := self._running) is not None:
+            fit.end_epoch(epoch, logs or {})
 
     @_guarded
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Put the user's train function back and say goodbye."""
-        if self._fit is not None:
-            self._fit.end()
+        self._is_in_fit = False
+        if (fit := self._running) is not None:
+            fit.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import keras
@@ -135,3 +136,82 @@ def test_many_steps_fit_the_ring() -> None:
             reporter.step(loss=float(step))
     assert sent.values("loss") == [float(step) for step in range(1000)]
     assert sent.losses == []
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["a text", 10**400, 1 + 2j, object(), [[1.0], [1.0, 2.0]], tf.constant("text")],
+    ids=lambda odd: type(odd).__name__,
+)
+def test_an_odd_loss_or_metric_is_left_out_and_later_steps_go_on(
+    odd: Any,  # noqa: ANN401 - any value at all
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Reporter() as reporter:
+        sent = recorded(reporter)
+        for loss in (1.0, odd, odd, 4.0):
+            reporter.step(loss=loss, metrics={"right": 1.0, "odd": odd})
+    assert sent.steps == [0, 1, 2, 3]
+    assert sent.series("loss") == {0: 1.0, 3: 4.0}
+    assert sent.values("right") == [1.0] * 4
+    assert sent.values("odd") == []
+    assert [record.getMessage().split()[2] for record in caplog.records] == ["metric", "loss"]
+    assert sent.messages == ["left out: 4 x metric, 2 x loss"]
+
+
+def test_an_integer_beyond_64_bits_is_a_loss_like_any_other() -> None:
+    with Reporter() as reporter:
+        sent = recorded(reporter)
+        reporter.step(loss=10**30)
+    assert sent.values("loss") == [1e30]
+
+
+@pytest.mark.parametrize(
+    "odd", [float("nan"), float("inf"), "x", -1, 2**70, 10**5000, [1]], ids=lambda odd: type(odd).__name__
+)
+def test_an_odd_step_is_left_out_and_later_ones_go_on(
+    odd: Any,  # noqa: ANN401 - any value at all
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Reporter() as reporter:
+        sent = recorded(reporter)
+        for step in (5, odd, odd, 7, 6):
+            reporter.step(loss=1.0, step=step)
+    assert sent.steps == [5, 7]
+    assert len(caplog.records) == 1
+    assert sent.messages == ["left out: 3 x step"]
+
+
+def test_a_step_with_wrong_arguments_is_left_out_but_not_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    with Reporter() as reporter:
+        sent = recorded(reporter)
+        reporter.step(loss=1.0, gradients=[tf.constant(1.0)], variables=[])
+        reporter.step(loss=2.0)
+        for _ in range(30):
+            reporter.step(loss=3.0, gradients=[tf.constant(1.0)], variables=[])
+        reporter.step(loss=4.0)
+    assert sent.series("loss") == {1: 2.0}
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "left out",
+        "trainvitals failed and is off for this run; your training goes on",
+    ]
+
+
+def test_two_threads_are_said_once_and_every_step_arrives(caplog: pytest.LogCaptureFixture) -> None:
+    with Reporter() as reporter:
+        sent = recorded(reporter)
+        reporter.step(loss=1.0)
+
+        def report() -> None:
+            for _ in range(50):
+                reporter.step(loss=2.0)
+
+        threads = [threading.Thread(target=report) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sent.steps == list(range(151))
+    assert [record.getMessage() for record in caplog.records] == [
+        "one Reporter is used by two threads, as one run; give each a Reporter of its own"
+    ]

@@ -7,6 +7,7 @@ import importlib.util
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ import tensorflow as tf
 from tensorflow.python.framework.config import disable_op_determinism
 
 from training import batch, recorded, reporting, small_model
-from trainvitals import HealthReporter
+from trainvitals import HealthReporter, wire
+from trainvitals.identity import flat_scalars
 from trainvitals.probe.types import Value
 
 # Keras's own saving meets a numpy that is newer than it knows.
@@ -187,6 +189,16 @@ def test_bad_options_fail_where_they_are_written(monkeypatch: pytest.MonkeyPatch
         HealthReporter(tags="a")
     with pytest.raises(ValueError, match="rank"):
         HealthReporter(rank=-1)
+    for rank in (2**40, 10**5000):
+        with pytest.raises(ValueError, match="rank must be from 0 to 2147483646"):
+            HealthReporter(rank=rank)
+    with pytest.raises(TypeError, match="rank must be a whole number, not True"):
+        HealthReporter(rank=True)
+    for url in ("http://x:99999", "http://x:0", "http://[::1", "http://x\x00", "http://x y"):
+        with pytest.raises(ValueError, match="url must look like"):
+            HealthReporter(url)
+    with pytest.raises(TypeError, match=r"config must be a dict, not \[1\]"):
+        HealthReporter(config=[1])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="callable"):
         HealthReporter(on_incident="mail me")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="empty"):
@@ -195,6 +207,84 @@ def test_bad_options_fail_where_they_are_written(monkeypatch: pytest.MonkeyPatch
         HealthReporter(run_id="a/b")
     monkeypatch.setenv("TRAINVITALS_URL", "http://elsewhere:1/")
     assert HealthReporter(run_id="a b").dashboard_url == "http://elsewhere:1/runs/a%20b"
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return our own lines of the log; TensorFlow has its own."""
+    return [record.getMessage() for record in caplog.records if record.name == "trainvitals"]
+
+
+class Unspeakable:
+    """A setting that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+def test_settings_of_any_kind_are_shown_as_well_as_they_can_be() -> None:
+    endless: dict[str, Any] = {"a": 10**5000, "b": Unspeakable(), "c": {"d": 1}, "e": 2**64}
+    endless["f"] = endless
+    told = flat_scalars(endless)
+    assert told["a"] == "a value of type int"
+    assert told["b"] == "a value of type Unspeakable"
+    assert (told["c.d"], told["e"], told["f.c.d"]) == (1, str(2**64), 1)
+    assert len(told) <= wire.MAX_CONFIG_ITEMS
+
+
+def test_of_two_reporters_in_one_fit_one_gets_the_rows_and_the_log_says_which(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second = HealthReporter(run_id="first"), HealthReporter(run_id="second")
+    sent_first, sent_second = recorded(first), recorded(second)
+    model = small_model()
+    model.compile("sgd", "mse")
+    model.fit(*batch(16), epochs=2, verbose=0, callbacks=[first, second])
+    assert sent_second.steps == [0, 1]
+    assert (sent_first.steps, sent_first.events, sent_first.byes) == ([], [], [])
+    assert said(caplog) == ["two reporters in one fit: run second gets the rows, run first gets none"]
+    model.fit(*batch(16), verbose=0, callbacks=[first])
+    assert len(sent_first.steps) == 1
+    assert len(said(caplog)) == 1
+
+
+def test_a_reporter_in_two_fits_at_once_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    reporter = HealthReporter()
+    recorded(reporter)
+    models = [small_model(), small_model()]
+
+    class Inner(keras.callbacks.Callback):  # type: ignore[misc]
+        """Trains another model in another thread, in mid-fit."""
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ANN401 - Keras's signature
+            thread = threading.Thread(
+                target=lambda: models[1].fit(*batch(16), verbose=0, callbacks=[reporter])
+            )
+            thread.start()
+            thread.join()
+
+    for model in models:
+        model.compile("sgd", "mse")
+    models[0].fit(*batch(16), verbose=0, callbacks=[reporter, Inner()])
+    assert said(caplog) == [
+        "one HealthReporter is in two fits at once; give each thread a reporter of its own"
+    ]
+
+
+def test_odd_logs_of_other_callbacks_do_not_turn_it_off(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(keras.callbacks.Callback):  # type: ignore[misc]
+        """Puts what is no metric into the logs."""
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ANN401 - Keras's signature
+            logs |= {5: 1.0, "text": "nan", "huge": 10**400, ("a", 1): object(), "fine": 2.0}
+
+    reporter, sent = reporting()
+    model = small_model()
+    model.compile("sgd", "mse")
+    model.fit(*batch(16), epochs=2, verbose=0, callbacks=[Odd(), reporter])
+    assert sent.steps == [0, 1]
+    epochs = [data for kind, _, data in sent.events if kind == "epoch"]
+    assert [data.keys() for data in epochs] == [{"epoch", "loss_running", "5_running", "fine_running"}] * 2
+    assert said(caplog) == []
 
 
 REPLICAS = """

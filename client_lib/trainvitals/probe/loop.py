@@ -58,7 +58,7 @@ class LoopProbe:
         """
         if gradients and len(gradients) != len(variables):
             raise ValueError(f"{len(gradients)} gradients for {len(variables)} variables: give one for each")
-        tensors = [_tensor(gradient) for gradient in gradients]
+        tensors = [as_tensor(gradient) for gradient in gradients]
         pairs = [pair for pair in zip(tensors, variables, strict=False) if measure.is_measurable(pair[0])]
         self._optimizer = optimizer if optimizer is not None else self._optimizer
         key = (
@@ -127,7 +127,7 @@ class _Maker:
     def __call__(self, step: int, loss: Tensor, gradients: Sequence[Any], loss_scale: float | None) -> None:
         self._write(
             tf.constant(step, tf.int64),
-            tf.constant(0.0, tf.float64) if loss is None else _tensor(loss),
+            tf.constant(0.0, tf.float64) if loss is None else as_tensor(loss),
             list(gradients),
             tf.constant(1.0 if loss_scale is None else loss_scale, tf.float64),
         )
@@ -176,8 +176,17 @@ def _f64(value: Value) -> Tensor:
     return tf.cast(value, tf.float64)
 
 
-def _tensor(value: Value) -> Value:
-    """Return what a compiled function takes; arrays of other makes go through numpy."""
-    if value is None or isinstance(value, tf.Tensor | tf.Variable | tf.IndexedSlices):
-        return value
-    return tf.convert_to_tensor(np.asarray(value))
+def as_tensor(value: Value) -> Value:
+    """Return what a compiled function takes; arrays of other makes go through numpy.
+
+    Raises:
+        TypeError, ValueError, OverflowError: if it is not made of numbers.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, tf.Tensor | tf.Variable | tf.IndexedSlices):
+        # TensorFlow takes no integers beyond 64 bits.
+        value = tf.convert_to_tensor(np.asarray(float(value) if isinstance(value, int) else value))
+    if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
+        raise TypeError(f"made of {value.dtype.name}, not of real numbers")
+    return value
