@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from client_rows import hello, steps, told
@@ -185,3 +187,22 @@ def test_a_real_server_stores_it_once_however_often_it_is_sent(tmp_path: Path) -
         for _ in range(2):
             leave(tmp_path / "spool", "a", 1, 30)
             assert sync(tmp_path / "spool", server.url) == 0
+
+
+def test_what_went_wrong_while_the_server_was_away_is_shown_as_late(tmp_path: Path) -> None:
+    loss = np.append(np.ones(100), np.full(5, np.nan))
+    columns = {"loss": wire.Column.pack(loss), "grad_norm": wire.Column.pack(loss)}
+    with running_server(tmp_path / "data") as server:
+        head = [wire.encode(hello(session_id="a"))]
+        spool = Spool(session_directory(tmp_path / "spool", "run", "a"), lambda: head, url=server.url)
+        spool.append([frame_of(wire.Steps(seq=1, first_step=0, count=len(loss), columns=columns))])
+        spool.close()
+        assert main(["sync", str(tmp_path / "spool")]) == 0
+        found: list[dict[str, object]] = []
+        while not found:
+            with urllib.request.urlopen(f"{server.url}/api/v1/runs/run/incidents", timeout=10) as answer:
+                found = json.load(answer)["incidents"]
+        with urllib.request.urlopen(f"{server.url}/api/v1/runs/run", timeout=10) as answer:
+            run = json.load(answer)
+    assert [(one["kind"], one["onset_step"], one["late"]) for one in found] == [("sudden_nan", 100, True)]
+    assert run["worst_incident"]["kind"] == "sudden_nan"
