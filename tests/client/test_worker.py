@@ -122,6 +122,17 @@ def test_nothing_is_written_while_the_server_answers_promptly(tmp_path: Path) ->
     assert not bench.folder.parent.exists()
 
 
+def test_a_promise_is_made_by_the_training_and_never_renewed_without_it(tmp_path: Path) -> None:
+    store = Store()
+    bench = Bench(tmp_path, MemoryTransport(store.handler()))
+    bench.connect()
+    bench.turn(1.0, rows(0, 1))
+    for minute in range(60):
+        bench.turn(60.0 * minute)
+    assert [beat.next_within_s for beat in store.heartbeats] == [1.0]
+    bench.worker.end()
+
+
 def test_a_server_that_goes_and_comes_back_is_a_line_each(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
