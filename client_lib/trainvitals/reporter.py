@@ -64,8 +64,8 @@ class HealthReporter(keras.callbacks.Callback):
         rank: The number of this process among those that train together.
         resume_step: The global step with which this process begins. Needed only where an earlier run is gone
             on with and the optimizer's `iterations` do not tell.
-        console: Print where the run is, one line at the onset of an incident and one at its end, and who
-            stopped it.
+        console: Print where the run is, one line at the onset of an incident and one at its end, and a stop
+            from the page.
     """
 
     # Keras may call `on_train_batch_end` from a thread, as it does without us: turning that off would make
