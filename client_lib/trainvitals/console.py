@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from trainvitals import wire
+from trainvitals.titles import title_of
 
 MAX_LINES = 10  # in one window of time; the page shows everything
 WINDOW_S = 60.0
@@ -62,7 +63,7 @@ class Console:
         if notice.severity == "info" or told == notice.state:
             return None
         link = f" -> {wire.clip(notice.url, 1000)}" if notice.url else ""
-        kind = wire.clip(notice.kind).replace("_", " ")
+        kind = title_of(wire.clip(notice.kind))
         if notice.state == "open":
             return f"{kind} since step {notice.onset_step}: {wire.clip(notice.verdict, 300)}{link}"
         if told is None:

@@ -18,7 +18,7 @@ NOTICE = wire.IncidentNotice(
     verdict="learning rate 0.1 too high",
     url="http://h/runs/1",
 )
-ONSET = "trainvitals: gradual divergence since step 812: learning rate 0.1 too high -> http://h/runs/1"
+ONSET = "trainvitals: Gradual divergence since step 812: learning rate 0.1 too high -> http://h/runs/1"
 TIMEOUT_S = 10.0
 
 
@@ -44,7 +44,7 @@ def test_an_incident_is_one_line_at_its_onset_and_one_at_its_end() -> None:
         console.tell(replace(NOTICE, state=state), now=0.0)
     assert terminal.lines == [
         ONSET,
-        "trainvitals: gradual divergence since step 812 is over -> http://h/runs/1",
+        "trainvitals: Gradual divergence since step 812 is over -> http://h/runs/1",
     ]
 
 
@@ -61,7 +61,7 @@ def test_an_alarm_that_was_wrong_is_taken_back() -> None:
     console = Console(lambda: terminal)
     for state in ("open", "withdrawn"):
         console.tell(replace(NOTICE, state=state, url=""), now=0.0)
-    assert terminal.lines[1] == "trainvitals: gradual divergence since step 812 is withdrawn"
+    assert terminal.lines[1] == "trainvitals: Gradual divergence since step 812 is withdrawn"
 
 
 def test_what_is_only_information_or_ended_before_our_time_is_not_told() -> None:

@@ -154,7 +154,7 @@ def test_a_stop_command_and_an_incident_come_back(tmp_path: Path, capsys: pytest
     assert heard.wait(TIMEOUT_S)
     one.close(TIMEOUT_S)
     assert got == [stop, notice]
-    line = "trainvitals: gradual divergence since step 812: learning rate 0.1 too high -> http://h/r\n"
+    line = "trainvitals: Gradual divergence since step 812: learning rate 0.1 too high -> http://h/r\n"
     assert line in capsys.readouterr().err
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from trainvitals import wire
 from trainvitals.probe.types import Value
 
-RISKY = frozenset({"Log", "Sqrt", "Rsqrt", "Exp", "Pow", "RealDiv", "DivNoNan", "Reciprocal", "Softmax"})
+RISKY = frozenset({"Log", "Sqrt", "Rsqrt", "Exp", "Pow", "RealDiv", "Reciprocal", "Softmax"})
 FLOAT16_END = 6e4  # float16 ends at 65504: nothing can be added to a constant beyond this
 LIMIT_KIND = "float16_limit_constant"
 OWN_SCOPE = "trainvitals"

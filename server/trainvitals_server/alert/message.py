@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from trainvitals.titles import title_of
 from trainvitals_server.finding import Severity
 from trainvitals_server.incident import Incident
 
@@ -56,7 +57,7 @@ def headline(message: Message) -> str:
     incident = message.incident
     if incident is None:
         return message.text
-    what = incident.kind.replace("_", " ")
+    what = title_of(incident.kind)
     where = f"in {run_title(message)}, since step {incident.onset_step}"
     return f"{_opening(message.event, incident)} {what} {where}"
 

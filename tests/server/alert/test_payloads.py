@@ -69,7 +69,7 @@ def test_the_generic_body_says_what_where_since_when_and_where_to_read_on() -> N
     assert body["type"] == "incident.opened"
     assert body["timestamp"] == "2026-01-01T12:00:00.250Z"
     assert body["data"]["url"] == URL
-    assert body["data"]["text"] == "🔴 critical: gradual divergence in resnet / lr 3e-4, since step 812"
+    assert body["data"]["text"] == "🔴 critical: Gradual divergence in resnet / lr 3e-4, since step 812"
     incident = body["data"]["incident"]
     assert (incident["kind"], incident["onset_step"], incident["lead_steps"]) == (
         "gradual_divergence",
