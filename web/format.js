@@ -47,8 +47,13 @@ const SPELLING = new Map([
   ["adam", "Adam"],
 ]);
 
+// As in client_lib/trainvitals/titles.py: what the words of a kind alone do not say.
+const TITLES = new Map([["optimizer_epsilon", "Optimizer epsilon too small"]]);
+
 /** @param {string} identifier such as sudden_nan @returns {string} such as Sudden NaN */
 export function words(identifier) {
+  const title = TITLES.get(identifier);
+  if (title) return title;
   const text = identifier
     .split("_")
     .map((word) => SPELLING.get(word) ?? word)
