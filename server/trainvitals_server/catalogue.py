@@ -6,6 +6,7 @@ Only texts; which cause applies is decided in `causes`.
 from __future__ import annotations
 
 from trainvitals_server.entry import Entry
+from trainvitals_server.snippets import CLIP, COMPILE_AGAIN, LOWER
 from trainvitals_server.stuck_catalogue import STUCK_CATALOGUE
 
 CATALOGUE: dict[str, Entry] = {
@@ -13,22 +14,12 @@ CATALOGUE: dict[str, Entry] = {
         "the learning rate is too high",
         "Go back to weights from before the onset and train on with a learning rate 3 to 10 "
         "times lower, or warm it up over the first few hundred steps; clip the gradient norm.",
-        """\
-import keras
-
-rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
-model.compile(optimizer=type(model.optimizer)(learning_rate=rate / 10, clipnorm=1.0), loss=model.loss)
-""",
+        COMPILE_AGAIN + LOWER + f"compile_again(model, learning_rate=rate, {CLIP})\n",
     ),
     "no_gradient_clipping": Entry(
         "nothing limits the size of a step: gradients are not clipped",
         "Clip the gradients by their norm. It bounds what one bad batch or one long sequence can do.",
-        """\
-import keras
-
-rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
-model.compile(optimizer=type(model.optimizer)(learning_rate=rate, global_clipnorm=1.0), loss=model.loss)
-""",
+        COMPILE_AGAIN + "compile_again(model, global_clipnorm=1.0, clipnorm=None, clipvalue=None)\n",
     ),
     "initialisation": Entry(
         "the model starts outside the range in which its loss is defined or its signals stay small",
@@ -46,7 +37,8 @@ normalise = keras.layers.Normalization()  # normalise.adapt(x_train) before fit
         "the logarithm of zero: a probability reached exactly 0 or 1",
         "Let the loss work on logits (`from_logits=True`, no sigmoid or softmax at the end), "
         "or clip the argument of the logarithm.",
-        """\
+        COMPILE_AGAIN
+        + """\
 from keras import ops
 
 
@@ -55,8 +47,7 @@ def safe_bce(y, p):
     return -ops.mean(y * ops.log(p) + (1 - y) * ops.log(1 - p))
 
 
-fresh = type(model.optimizer).from_config(model.optimizer.get_config())
-model.compile(optimizer=fresh, loss=safe_bce)
+compile_again(model, loss=safe_bce)
 """,
     ),
     "log_of_negative": Entry(
@@ -64,7 +55,8 @@ model.compile(optimizer=fresh, loss=safe_bce)
         "Check the range of what goes into the logarithm, targets included: standardised "
         "targets are negative. Take log1p of raw non-negative values, or use a loss that is "
         "defined for them.",
-        """\
+        COMPILE_AGAIN
+        + """\
 from keras import ops
 
 
@@ -72,7 +64,7 @@ def safe_msle(y, p):
     return ops.mean(ops.square(ops.log1p(ops.relu(y)) - ops.log1p(ops.relu(p))))
 
 
-model.compile(optimizer="adam", loss=safe_msle)
+compile_again(model, loss=safe_msle)
 """,
     ),
     "division_by_zero": Entry(
@@ -205,12 +197,7 @@ x, y = x[good], y[good]  # or repair them: (y + 1) / 2, y - 1, y / 255
         "and dividing by it turns noise into a full step",
         "Raise epsilon (1e-4 to 1e-7), or stop once the loss is this low. Gradient clipping "
         "does not help: Adam divides the clipped gradient just the same.",
-        """\
-import keras
-
-rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
-model.compile(optimizer=keras.optimizers.Adam(rate, epsilon=1e-4), loss=model.loss)
-""",
+        COMPILE_AGAIN + "compile_again(model, epsilon=1e-4)\n",
     ),
     "float16_variables": Entry(
         "the variables themselves are float16: Adam's epsilon of 1e-8 is zero there",
@@ -241,19 +228,14 @@ class StopAtScaleFloor(keras.callbacks.Callback):
         "one batch that is unlike the others",
         "Look at this batch: outliers, wrong units, corrupt targets. A robust loss (Huber) or "
         "gradient clipping limits what one batch can do.",
-        """\
-import keras
-
-model.compile(optimizer=keras.optimizers.Adam(1e-3, clipnorm=1.0), loss=keras.losses.Huber())
-""",
+        COMPILE_AGAIN + f"compile_again(model, loss=keras.losses.Huber(), {CLIP})\n",
     ),
     "vanishing_depth": Entry(
         "the gradient shrinks from layer to layer on its way back: too many saturating layers in a row",
         "Use ReLU (or GELU) with he_normal instead of sigmoid or tanh between the layers, or add residual "
         "connections or normalisation. A higher learning rate does not help: the last layers would diverge.",
-        """\
-import keras
-
+        COMPILE_AGAIN
+        + """\
 last = model.layers[-1].name
 
 
@@ -264,19 +246,18 @@ def opened(layer):
     return type(layer).from_config(config)
 
 
-fresh = type(model.optimizer).from_config(model.optimizer.get_config())
-loss = model.loss
-model = keras.models.clone_model(model, clone_function=opened)  # with new weights
-model.compile(optimizer=fresh, loss=loss)
+old = model
+model = keras.models.clone_model(old, clone_function=opened)  # with new weights
+compile_again(model, like=old)
 """,
     ),
     "dead_relu": Entry(
         "dead ReLU units: an update pushed them below zero for every input, and there they get no gradient",
         "Start again from weights before that step (dead units do not come back) with a lower learning rate "
         "and clipping; scale targets and inputs to about 1; or use leaky_relu, which always passes a little.",
-        """\
-import keras
-
+        COMPILE_AGAIN
+        + LOWER
+        + """
 
 def leaky(layer):
     config = layer.get_config()
@@ -285,26 +266,22 @@ def leaky(layer):
     return type(layer).from_config(config)
 
 
-rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
-calm = type(model.optimizer)(learning_rate=rate / 10, clipnorm=1.0)
-loss = model.loss
-model = keras.models.clone_model(model, clone_function=leaky)  # with new weights
-model.compile(optimizer=calm, loss=loss)
-""",
+old = model
+model = keras.models.clone_model(old, clone_function=leaky)  # with new weights
+"""
+        + f"compile_again(model, like=old, learning_rate=rate, {CLIP})\n",
     ),
     "saturated_activation": Entry(
         "a saturated activation: its inputs are so large that it is flat there and passes no gradient back",
         "Normalise the inputs, start from smaller weights (the default initialisers), lower the learning "
         "rate; put a normalisation layer before the activation, or use ReLU or GELU.",
-        """\
-import keras
-
+        COMPILE_AGAIN
+        + """\
 normalise = keras.layers.Normalization()
 normalise.adapt(x)
-fresh = type(model.optimizer).from_config(model.optimizer.get_config())
-loss = model.loss
-model = keras.Sequential([normalise, keras.models.clone_model(model)])  # with new weights
-model.compile(optimizer=fresh, loss=loss)
+old = model
+model = keras.Sequential([normalise, keras.models.clone_model(old)])  # with new weights
+compile_again(model, like=old)
 """,
     ),
     "loss_scale_not_applied": Entry(
@@ -366,12 +343,13 @@ def train_step(x, y):
         "the measurements do not single out a cause",
         "Run the failing step once more with `tf.debugging.enable_check_numerics()` and "
         "`run_eagerly=True`: it names the first operation whose result is not finite.",
-        """\
+        COMPILE_AGAIN
+        + """\
 import tensorflow as tf
 
 tf.debugging.enable_check_numerics()
-fresh = type(model.optimizer).from_config(model.optimizer.get_config())
-model.compile(optimizer=fresh, loss=model.loss, run_eagerly=True)
+compile_again(model)
+model.run_eagerly = True
 """,
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainvitals_server.entry import Entry
+from trainvitals_server.snippets import CLIP, COMPILE_AGAIN, LOWER
 
 STUCK_CATALOGUE: dict[str, Entry] = {
     "learning_rate_too_low": Entry(
@@ -10,12 +11,7 @@ STUCK_CATALOGUE: dict[str, Entry] = {
         "Raise the learning rate: start from 1e-3 for Adam and its relatives or 1e-2 for SGD, and look at it "
         "again after a few hundred steps. Check schedules: a warm-up that never ends, a decay that is too "
         "fast, or a unit mistaken (1e-9 for 1e-3).",
-        """\
-import keras
-
-fresh = type(model.optimizer).from_config({**model.optimizer.get_config(), "learning_rate": 1e-3})
-model.compile(optimizer=fresh, loss=model.loss)
-""",
+        COMPILE_AGAIN + "compile_again(model, learning_rate=1e-3)\n",
     ),
     "single_unit_softmax": Entry(
         "a softmax over a single unit: its output is 1 whatever the weights are, so they get no gradient",
@@ -34,19 +30,18 @@ model.compile(optimizer=keras.optimizers.Adam(1e-3), loss="binary_crossentropy",
         "Compare the outputs of a few different samples. If they are equal: start again from fresh weights "
         "with a lower learning rate, look for units that are dead or saturated, for inputs that are all "
         "equal, and for labels that do not belong to their inputs (shuffled apart).",
-        """\
-import keras
+        COMPILE_AGAIN
+        + LOWER
+        + """\
 import numpy as np
 
 spread = np.ptp(model.predict(x[:64], verbose=0), axis=0)
 print("the outputs differ by up to", spread.max(), "and the inputs by", np.ptp(x[:64], axis=0).max())
 
-rate = float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
-calm = type(model.optimizer)(learning_rate=rate / 10, clipnorm=1.0)
-loss = model.loss
-model = keras.models.clone_model(model)  # with new weights
-model.compile(optimizer=calm, loss=loss)
-""",
+old = model
+model = keras.models.clone_model(old)  # with new weights
+"""
+        + f"compile_again(model, like=old, learning_rate=rate, {CLIP})\n",
     ),
     "overfitting": Entry(
         "the model learns its training samples by heart",
