@@ -185,3 +185,33 @@ def test_a_normalisation_layer_guards_its_root() -> None:
     layers = (Layer(name="norm", kind="LayerNormalization"),)
     (suspect,) = suspects_of(environment({"Rsqrt": ["model_1/norm_1/Rsqrt"]}), layers)
     assert suspect.guarded
+
+
+def test_the_headline_names_the_likely_cause() -> None:
+    said = loud(nan_row(input_nonfinite=20.0)).verdict
+    assert said.startswith("The loss is NaN at step 199; at step 198 it was 0.")
+    assert said.endswith("within its usual range. Cause: this batch has NaN or infinite inputs.")
+
+
+@pytest.mark.parametrize(
+    ("count", "start"), [(1.0, "1 label value of this batch is"), (2.0, "2 label values")]
+)
+def test_bad_labels_are_to_be_found_not_to_be_scaled(count: float, start: str) -> None:
+    first = loud(nan_row(label_nonfinite=count)).next[0]
+    assert first.startswith(start)
+    assert first.endswith("NaN/Inf: find them with np.flatnonzero(~np.isfinite(y)).")
+
+
+def test_of_layers_that_went_in_one_step_the_suspect_is_first() -> None:
+    env = environment({"Log": ["functional_1/hidden_1/Log"]})
+    incident = loud(sudden(), env, LAYERS)
+    assert incident.first_bad_layers == ["hidden", "head", "embed"]
+    assert any("in the same step" in line and "points at `hidden`" in line for line in incident.why)
+
+
+def test_nothing_is_said_twice() -> None:
+    for batch in (gradual(), sudden(), gradient_first(), collapse(), epsilon(), one_bad_batch()):
+        for incident in scan([batch], layers=LAYERS):
+            said = [*incident.why, *incident.next]
+            assert len(said) == len(set(said))
+            assert not {line for cause in incident.causes for line in cause.supports} & set(said)

@@ -111,15 +111,15 @@ class ConstantFold(msgspec.Struct):
         if self.zero_rows == STILL_ROWS:
             before = self.recent[-RECENT_ROWS:]
             if not self._was_learned(before, value):
-                why = f"the gradient norm is exactly 0 in {STILL_ROWS} rows in a row"
+                why = f"the gradient norm is exactly 0 in {STILL_ROWS} steps in a row"
                 self._tell(self.zero_since, step, value, "zero_gradient", why, findings)
         elif self.rows == STILL_ROWS:
             before = self.recent[:-1][-RECENT_ROWS:]
             if 2 * self.bad_rows >= self.rows:
-                why = f"the gradients were not finite in {self.bad_rows} of these rows"
+                why = f"the gradients were not finite in {self.bad_rows} of these steps"
                 self._tell(self.since, step, value, "bad_gradient", why, findings)
             elif not self.known_rows and value == 0 and before and not self._was_learned(before, value):
-                why = f"the rows before were at {median(before):.4g}; some frameworks print a NaN loss as 0"
+                why = f"the losses before were at {median(before):.4g}; some frameworks print a NaN loss as 0"
                 self._tell(self.since, step, value, "printed_zero", why, findings)
 
     def _was_learned(self, before: Sequence[float], value: float) -> bool:
@@ -133,7 +133,7 @@ class ConstantFold(msgspec.Struct):
     def _tell(self, onset: int, step: int, value: float, how: str, why: str, findings: list[Finding]) -> None:
         self.told_step = onset
         same = self.rows >= STILL_ROWS
-        text = f"the loss is exactly {value:.6g} in {STILL_ROWS} rows in a row" if same else (
+        text = f"the loss is exactly {value:.6g} in {STILL_ROWS} steps in a row" if same else (
             f"the loss is {value:.4g} at step {step} and changes only with the batch"
         )  # fmt: skip
         facts: Flags = {"level": value, "still_rows": STILL_ROWS, "how": how, "same": same}

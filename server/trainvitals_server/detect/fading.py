@@ -132,7 +132,7 @@ class FadingFold(msgspec.Struct):
         name, norm, largest = block.names[place], float(norms[place]), float(norms[top])
         text = (
             f"the gradient of {name} is {norm:.3g}, that of {block.names[top]} {largest:.3g} "
-            f"(medians of {len(block.steps)} rows)"
+            f"(medians of {len(block.steps)} steps)"
         )
         told = [(text, "layer_grad_norm", norm, name)]
         if len(self.past) >= LATELY:

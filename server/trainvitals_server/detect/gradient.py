@@ -122,7 +122,7 @@ class GradientFold(msgspec.Struct):
         self.calm_rows = self.calm_rows + 1 if value < self._typical() + CALM_DECADES else 0
         if self.exploded_step is None or self.calm_rows < CALM_ROWS:
             return
-        text = f"the gradient norm has been back at {_power(value):.3g} for {self.calm_rows} rows"
+        text = f"the gradient norm has been back at {_power(value):.3g} for {self.calm_rows} steps"
         findings.append(
             Finding(
                 kind="exploding_gradient", severity="critical", phase="withdraw",

@@ -92,7 +92,7 @@ class OscillationFold(msgspec.Struct):
         self.calm = 0 if item.turns >= ALTERNATION or item.bounces else self.calm + 1
         if self.calm < CALM_BLOCKS:
             return
-        text = f"the loss has been calm for {CALM_BLOCKS * BLOCK} rows, at {item.level:.4g}"
+        text = f"the loss has been calm for {CALM_BLOCKS * BLOCK} steps, at {item.level:.4g}"
         findings.append(
             Finding(
                 kind="oscillation", severity="info", phase="withdraw", onset_step=told.first_step,
@@ -105,7 +105,7 @@ class OscillationFold(msgspec.Struct):
     def _oscillation(self, block: Block, first: Bounce, last: Bounce, *, alternates: bool) -> Finding:
         low, high = min(block.values), max(block.values)
         how = "up in one row and down in the next" if alternates else "up and down without coming to rest"
-        text = f"the loss goes {how}, between {low:.4g} and {high:.4g}, for {MIN_BLOCKS * BLOCK} rows"
+        text = f"the loss goes {how}, between {low:.4g} and {high:.4g}, for {MIN_BLOCKS * BLOCK} steps"
         facts: Flags = {
             "low": low, "high": high, "level": last.level, "best": self.best, "alternates": alternates,
             "bounce_rows": MIN_BLOCKS * BLOCK,

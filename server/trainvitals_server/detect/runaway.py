@@ -86,6 +86,6 @@ class RunawayFold(msgspec.Struct):
             detected_step=block.last_step, facts=facts,
             evidence=(Evidence(text=f"{text}{size:.4g}", series="loss", step=block.last_step,
                                value=block.values[-1]),
-                      Evidence(text=f"its level in groups of {BLOCK} rows: {story}", series="loss",
+                      Evidence(text=f"its level in groups of {BLOCK} steps: {story}", series="loss",
                                step=self.first_step)),
         )  # fmt: skip
