@@ -2,7 +2,9 @@
 
 A session promises when it is heard from next (`Heartbeat.next_within_s`; every frame counts as a word). A
 promise that is not kept is a stall; one that is not kept long after, or whose connection is gone as well, is
-a crash. A `Bye` with status `failed` is a crash that says why. The caller stores what `watch` returns.
+a crash. A connection that is gone for a while is a stall already, whatever was promised: a process that was
+killed in a long validation looks like this. A `Bye` with status `failed` is a crash that says why. The caller
+stores what `watch` returns.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from trainvitals_server.incident import Incident, Weights
 
 GRACE_S = 15.0  # a busy network, a server that was restarted
 DEFAULT_PROMISE_S = 60.0  # for a session that sent frames but never promised anything
+LOST_S = 60.0  # a client that lost its connection is back by then: it tries every 30 s
 CRASH_AFTER_S = 300.0  # silent so long beyond its promise, nobody is there any more
 LIVENESS_KINDS = ("run_stalled", "run_crashed")
 
@@ -30,7 +33,7 @@ LifeState = Literal["running", "stalled", "crashed", "finished", "interrupted", 
 class Life:
     """What the server knows of one session. `status` is that of its Bye, None while it lives.
 
-    `is_connected` is False once its socket is closed, None where that says nothing (HTTP).
+    `is_connected` is False once its socket is closed, at `left_at`; None where that says nothing (HTTP).
     """
 
     run_id: str
@@ -43,6 +46,7 @@ class Life:
     error: str = ""
     is_late: bool = False
     is_connected: bool | None = None
+    left_at: float | None = None
     last_checkpoint_step: int | None = None
 
     @property
@@ -59,7 +63,8 @@ def state_of(life: Life, now: float) -> LifeState:
         return life.status
     overdue_s = now - life.due_at
     if overdue_s <= GRACE_S:
-        return "running"
+        left_at = life.left_at if life.is_connected is False else None
+        return "running" if left_at is None or now - left_at <= LOST_S else "stalled"
     if life.is_connected is False or overdue_s > CRASH_AFTER_S:
         return "crashed"
     return "stalled"

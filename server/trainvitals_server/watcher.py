@@ -46,6 +46,7 @@ class Sign:
     promised_at: float | None = None
     connections: int = 0
     is_connected: bool | None = None
+    left_at: float | None = None
 
 
 class Watcher:
@@ -88,6 +89,7 @@ class Watcher:
         if sign is not None:
             sign.connections -= 1
             sign.is_connected = sign.connections > 0
+            sign.left_at = self._clock()
 
     async def start(self) -> None:
         """Begin to watch."""
@@ -164,6 +166,7 @@ def _life(
         # A process that was started again is over, whatever became of it.
         status=row.status or ("interrupted" if row.is_superseded else None),
         is_connected=sign.is_connected if sign else None,
+        left_at=sign.left_at if sign else None,
     )
     if state_of(life, now) in ("stalled", "crashed", "failed"):
         error, step = lives.bye_error(connection, row.key), lives.last_checkpoint_step(connection, row.key)

@@ -12,6 +12,7 @@ from trainvitals import wire
 from trainvitals_server.detector import save_changes
 from trainvitals_server.finding import Kind, Severity
 from trainvitals_server.incident import Incident
+from trainvitals_server.liveness import LOST_S
 from trainvitals_server.store import lives, runs, streams
 from trainvitals_server.store.database import Database
 from trainvitals_server.store.incidents import list_incidents
@@ -105,6 +106,16 @@ def test_a_lost_connection_and_a_broken_promise_are_a_crash(watched: Watched) ->
 def test_what_was_heard_but_could_not_be_stored_counts(watched: Watched) -> None:
     watched.signs[KEY] = Sign(NOW + 59.0, promised_at=NOW + 120.0, is_connected=True)
     assert watched.judge(NOW + 100.0) == []
+
+
+def test_a_connection_that_is_gone_for_long_is_a_stall_whatever_was_promised(watched: Watched) -> None:
+    watched.signs[KEY] = sign = Sign(NOW, promised_at=NOW + 600.0, is_connected=False, left_at=NOW)
+    assert watched.judge(NOW + LOST_S) == [], "it may come back"
+    assert watched.judge(NOW + LOST_S + 1.0) == [("run_stalled", "warning", "open")]
+    sign.is_connected = True
+    assert watched.judge(NOW + 100.0) == [("run_stalled", "warning", "resolved")]
+    sign.is_connected = False
+    assert watched.judge(NOW + 616.0)[0][0] == "run_crashed"
 
 
 def test_a_short_promise_takes_the_place_of_a_long_one_that_is_stored(watched: Watched) -> None:
