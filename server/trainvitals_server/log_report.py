@@ -34,7 +34,10 @@ class Line(NamedTuple):
 
 def report(log: Log, incidents: Sequence[Incident], *, width: int, is_plain: bool) -> list[Line]:
     """Return the lines about one log; `is_plain` for a terminal that shows ASCII only."""
-    first, last = min(int(branch.steps[0]) for branch in log.branches), max(int(branch.steps[-1]) for branch in log.branches)
+    first, last = (
+        min(int(branch.steps[0]) for branch in log.branches),
+        max(int(branch.steps[-1]) for branch in log.branches),
+    )
     loud = [incident for incident in incidents if incident.severity != "info"]
     lines = [
         Line(
