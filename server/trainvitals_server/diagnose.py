@@ -13,7 +13,7 @@ from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Finding
 from trainvitals_server.incident import Incident, Weights
 from trainvitals_server.suspects import LOSS
-from trainvitals_server.verdicts import verdict_of
+from trainvitals_server.verdicts import is_in_headline, verdict_of
 
 MAX_WHY = 8
 MAX_BAD_LAYERS = 32
@@ -118,6 +118,8 @@ def _why(
 ) -> list[str]:
     lines = _observed(case)[:3]
     for best in guesses[:1]:
+        if is_in_headline(case, best):
+            break
         word = "" if best.confidence >= SURE or best.cause == "unknown" else "Likely: "
         title = f"{word}{CATALOGUE[best.cause].title}."
         lines.append(title[0].upper() + title[1:])

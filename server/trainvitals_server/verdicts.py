@@ -24,10 +24,17 @@ def verdict_of(case: Case, best: Guess | None = None) -> str:
     return text + _cause(case, best) + _sinking(case) + _ending(case)
 
 
+def is_in_headline(case: Case, best: Guess) -> bool:
+    """Whether the first sentence already says all that this cause is called."""
+    return bool(_cause(case, best)) and (best.confidence >= SURE or ": " not in CATALOGUE[best.cause].title)
+
+
 def _cause(case: Case, best: Guess | None) -> str:
     if best is None or not case.is_nonfinite or best.cause == "unknown" or best.confidence < WORTH_SAYING:
         return ""
     title = CATALOGUE[best.cause].title.partition(": ")[0]
+    if best.confidence >= SURE and best.supports:
+        title = best.supports[0]  # a count proves it
     word = "Cause" if best.confidence >= SURE else "Likely cause"
     return f" {word}: {title}."
 
@@ -65,7 +72,7 @@ def _blowup(case: Case) -> str:
     if case.is_growing:
         return f"The loss blew up right at the start: {_rise(case)}{_nonfinite(case)}."
     if facts.get("rows_before"):
-        before = counted(int(facts["rows_before"]), "finite step")
+        before = counted(int(float(facts["rows_before"] or 0)), "finite step")
         return (
             f"The loss is not finite at step {incident.onset_step}, after only {before}; the last was "
             f"{_number(facts.get('previous_loss'))}."

@@ -190,7 +190,7 @@ def test_a_normalisation_layer_guards_its_root() -> None:
 def test_the_headline_names_the_likely_cause() -> None:
     said = loud(nan_row(input_nonfinite=20.0)).verdict
     assert said.startswith("The loss is NaN at step 199; at step 198 it was 0.")
-    assert said.endswith("within its usual range. Cause: this batch has NaN or infinite inputs.")
+    assert said.endswith("within its usual range. Cause: this batch has NaN or infinite inputs (20 values).")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ class DeadFold(msgspec.Struct):
         evidence = [Evidence(text=f"the gradient of {name} is {rows}{many}", series="layer_grad_norm",
                              step=since, value=0.0, layer=name)]  # fmt: skip
         if pulse.live_rows:
-            before = f"in the row before, the gradient of {name} was {pulse.last_norm:.3g}"
+            before = f"in the step before, the gradient of {name} was {pulse.last_norm:.3g}"
             evidence.append(
                 Evidence(text=before, series="layer_grad_norm", value=pulse.last_norm, layer=name)
             )
