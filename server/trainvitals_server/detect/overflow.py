@@ -29,7 +29,8 @@ BOTTOM_STREAK = 3
 CALM_ROWS = 50  # clean rows that end a collapse
 TOLD_SKIPS = 24  # that are told one by one
 SINK_FALL = 2.0**10  # a scale that fell so far without one rise,
-SINK_BURSTS = 8  # in so many bursts with updates between them, to where scaling does nothing, has sunk
+SINK_BURSTS = 8  # in so many bursts with updates between them, has sunk:
+SINK_SCALE = 2.0**-4  # below 1, where scalers with a floor stop, and a run at 1 may well go on learning
 
 
 class Sink(msgspec.Struct):
@@ -177,7 +178,7 @@ class OverflowFold(msgspec.Struct):
     def _has_sunk(self, flags: Flags) -> bool:
         """Whether the scale went to the bottom with good updates between the skips, and that is news."""
         scale, sink = flags.get("loss_scale"), self.sink
-        if not isinstance(scale, float) or scale > BOTTOM_SCALE or sink.highest < SINK_FALL * scale:
+        if not isinstance(scale, float) or scale > SINK_SCALE or sink.highest < SINK_FALL * scale:
             return False
         is_empty = scale == 0 and not sink.is_told_empty
         return sink.bursts >= SINK_BURSTS and (is_empty or sink.skips >= 2 * sink.told_skips)
