@@ -123,3 +123,5 @@ def test_a_skip_amid_a_divergence_is_not_called_normal() -> None:
     (told,) = [item for item in scan([batch]) if item.kind == "transient_overflow"]
     assert told.verdict.startswith("The loss scaler skipped 3 updates")
     assert [item.step for item in told.evidence] == [0, 1, 9]
+    others = [item for item in scan([batch]) if item.kind != "transient_overflow"]
+    assert "transient_overflow" not in [item.kind for incident in others for item in incident.findings]
