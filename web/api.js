@@ -1,6 +1,7 @@
 // The REST interface: addresses relative to this module, so that any path prefix works.
 
 import { mustIncident, mustRun, mustRunDetail, mustSeriesAnswer } from "./records.js";
+import { mustEvents } from "./events.js";
 import { maybeList, maybeNumber, maybeObject, maybeText, mustObject } from "./codec.js";
 
 /** @typedef {import("./state.js").Range} Range */
@@ -66,9 +67,19 @@ export async function getIncidents(runId) {
   return maybeList(answer.incidents, "incidents").map(mustIncident);
 }
 
-/** @param {string} runId @param {{names: string[], pixels: number, rank?: number, range?: Range | null}} query */
-export async function getSeries(runId, { names, pixels, rank = 0, range = null }) {
+/** @param {string} runId @param {"validation" | "epoch"} kind @param {number} rank */
+export async function getEvents(runId, kind, rank) {
+  const query = new URLSearchParams({ kind, rank: String(rank) });
+  return mustEvents(await request(`${runPath(runId)}/events?${query}`));
+}
+
+/**
+ * @param {string} runId
+ * @param {{names: string[], pixels: number, rank?: number, range?: Range | null, session?: string}} query
+ */
+export async function getSeries(runId, { names, pixels, rank = 0, range = null, session }) {
   const query = new URLSearchParams({ names: names.join(","), pixels: String(pixels), rank: String(rank) });
+  if (session !== undefined) query.set("session", session);
   if (range) {
     query.set("from", String(range.from));
     query.set("to", String(range.to));

@@ -6,29 +6,17 @@ import { ago, clipped, counted, speed, whole, words } from "./format.js";
 import { openLive } from "./live.js";
 import { sparkline } from "./sparkline.js";
 import { trackOf } from "./track.js";
+import { isCalm, ORDER, urgency, worstFirst } from "./urgency.js";
 
 /** @typedef {import("./records.js").Run} Run */
 
 const REFRESH_MS = 30_000; // the words "3 min ago" age even when nothing comes in
 const NAME_CHARS = 400; // more would not be seen, and ten thousand slow the layout down
-const ORDER = ["critical", "warning", "none"];
 
 /** @type {Map<string, Run>} */
 const runs = new Map();
 let isDrawn = false;
 let hidden = 0; // older runs that the server did not list
-
-/** @param {Run} run @returns {number} */
-function urgency(run) {
-  const isOpen = run.worst?.state === "open" && run.worst.severity !== "info";
-  return ORDER.indexOf(isOpen ? (run.worst?.severity ?? "none") : "none");
-}
-
-/** @param {Run} a @param {Run} b @returns {number} */
-function worstFirst(a, b) {
-  const isRunning = (/** @type {Run} */ run) => Number(run.state === "running");
-  return urgency(a) - urgency(b) || isRunning(b) - isRunning(a) || (b.startedAt ?? 0) - (a.startedAt ?? 0);
-}
 
 /** Draw at the next frame, however many messages came; a hidden tab has no frames. */
 function draw() {
@@ -118,6 +106,7 @@ function cells(run) {
 function incident(run) {
   const worst = run.worst;
   if (!worst || worst.state === "withdrawn") return h("span", { class: "muted" }, "none");
+  if (isCalm(run)) return h("span", { class: "muted", title: clipped(worst.verdict, NAME_CHARS) }, "–");
   const where = worst.onsetStep === null ? "" : `since step ${whole(worst.onsetStep)}`;
   const state = worst.state === "open" ? where : worst.state;
   return h(
@@ -131,7 +120,7 @@ function incident(run) {
 /** @returns {HTMLElement} the three lines to paste */
 function emptyBoard() {
   const lines = [
-    "pip install .   # in a checkout of trainvitals",
+    "pip install '.[server]'   # in a checkout of trainvitals",
     "from trainvitals import HealthReporter",
     `model.fit(..., callbacks=[HealthReporter("${serverAddress()}")])`,
   ];
@@ -181,8 +170,9 @@ openLive(liveAddress(), {
   },
   onMessage: (message) => {
     if (message.t === "resync") void reload();
-    if (message.t !== "run") return;
-    take(message.run);
+    if (message.t === "gone") runs.delete(message.runId);
+    else if (message.t === "run") take(message.run);
+    else return;
     draw();
   },
 });

@@ -1,13 +1,13 @@
 // The charts: DOM around plotly, drawn from the state. The only module that calls plotly.
 
 import { ellipsis, h, refill } from "./dom.js";
-import { figureOf, spokenChart } from "./figure.js";
+import { chartTrack, figureOf, legendOf, shareText, spokenChart } from "./figure.js";
 import { chips, latestOf } from "./glyphs.js";
 import { CHARTS } from "./instruments.js";
 import { lane } from "./lane.js";
 import { palette } from "./palette.js";
 import { shownRange, shownTrack } from "./state.js";
-import { emptyTrack, totalsOf } from "./track.js";
+import { totalsOf } from "./track.js";
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./state.js").Action} Action */
@@ -21,7 +21,8 @@ import { emptyTrack, totalsOf } from "./track.js";
  */
 /**
  * @typedef {{chart: Chart, card: HTMLElement, plot: HTMLElement, lane: HTMLElement, chips: HTMLElement,
- *   now: HTMLElement, log: HTMLButtonElement, isVisible: boolean, isMounted: boolean, drawn: unknown[]}} Instrument
+ *   legend: HTMLElement, now: HTMLElement, log: HTMLButtonElement, isVisible: boolean, isMounted: boolean,
+ *   drawn: unknown[]}} Instrument
  */
 
 const NEAR_VIEW = { rootMargin: "300px" }; // drawn a little before it is scrolled to
@@ -54,7 +55,8 @@ export function chartBuilder(container, more, dispatch, redraw) {
     redraw();
   }, NEAR_VIEW);
   return (charts) => {
-    for (const chart of charts.slice(instruments.length)) {
+    const known = new Set(instruments.map(({ chart }) => chart.series));
+    for (const chart of charts.filter(({ series }) => !known.has(series))) {
       const instrument = buildChart(chart, dispatch);
       instruments.push(instrument);
       seen.observe(instrument.card);
@@ -71,26 +73,20 @@ function buildChart(chart, dispatch) {
   log.addEventListener("click", () => {
     dispatch({ type: "scale", series: chart.series, log: log.getAttribute("aria-pressed") !== "true" });
   });
-  const [plot, laneBox, chipBox, now] = [
+  const [plot, laneBox, chipBox, legend, now] = [
     h("div", { class: "plot", role: "img" }),
     h("div", { class: "lane-box" }),
     h("span", { class: "chip-box" }),
+    h("span", { class: "legend" }),
     h("output", { class: "now" }),
   ];
-  const head = h(
-    "header",
-    {},
-    h("h2", { title: chart.note || chart.title }, ellipsis(chart.title)),
-    chipBox,
-    now,
-    log,
-  );
+  const head = h("header", {}, h("h2", {}, ellipsis(chart.title)), chipBox, now, log);
   const card = h("section", {
     class: `card chart${chart.isWide ? " wide" : ""}`,
     "data-series": chart.series,
   });
-  card.append(head, plot, laneBox);
-  const parts = { chart, card, plot, lane: laneBox, chips: chipBox, now, log };
+  card.append(head, h("p", { class: "note-line" }, h("span", {}, chart.note), legend), plot, laneBox);
+  const parts = { chart, card, plot, lane: laneBox, chips: chipBox, legend, now, log };
   return { ...parts, isVisible: false, isMounted: false, drawn: [] };
 }
 
@@ -109,7 +105,8 @@ export async function drawCharts(plotly, instruments, state, dispatch, theme) {
   for (const instrument of instruments) {
     const { chart, card } = instrument;
     const track = shownTrack(state, chart.series);
-    card.hidden = state.isLoaded && !state.tracks[chart.series]?.step.length && !chart.isWide;
+    card.hidden = state.isLoaded && !track?.step.length && !chart.isWide;
+    /** @type {unknown[]} */
     const needs = [
       track,
       state.range,
@@ -117,6 +114,7 @@ export async function drawCharts(plotly, instruments, state, dispatch, theme) {
       state.incidents,
       state.incidentId,
     ];
+    if (chart.isWide) needs.push(state.validation, state.epochs, state.ghosts);
     const all = [...needs, state.gaps, state.logScale[chart.series], theme, plotly, card.clientWidth];
     if (card.hidden || !instrument.isVisible || isSame(all, instrument.drawn)) continue;
     instrument.drawn = all;
@@ -138,12 +136,20 @@ function isSame(a, b) {
 /** @param {Instrument} instrument @param {State} state */
 function drawAround(instrument, state) {
   const { chart, plot } = instrument;
-  const track = shownTrack(state, chart.series) ?? emptyTrack();
+  const track = chartTrack(state, chart);
   const range = shownRange(state);
   refill(instrument.lane, lane(track, range, plot.clientWidth));
-  refill(instrument.chips, chips(totalsOf(track, range.from, range.to)));
+  const share = shareText(state, chart);
+  const shareChip = share ? h("span", { class: "share muted" }, share) : null;
+  refill(instrument.chips, shareChip, chips(totalsOf(track, range.from, range.to)));
+  refill(instrument.legend, ...legendOf(state, chart).map(legendEntry));
   instrument.now.textContent = latestOf(track);
   plot.setAttribute("aria-label", spokenChart(state, chart));
+}
+
+/** @param {{kind: string, text: string}} entry @returns {HTMLElement} */
+function legendEntry({ kind, text }) {
+  return h("span", { "data-kind": kind }, h("i", { class: "swatch", "aria-hidden": "true" }), text);
 }
 
 /**

@@ -1,5 +1,7 @@
 // Small leaves of the page. Text goes in as text only: no name can become markup.
 
+import { codePieces } from "./format.js";
+
 /** @typedef {Node | string | null | false | undefined} Child */
 /** @typedef {Record<string, string | boolean | number | null | undefined | ((event: Event) => void)>} Attributes */
 
@@ -62,6 +64,11 @@ export function ellipsis(text, name = "") {
     { class: `ellipsis ${name}`.trim(), title: text.slice(0, MAX_TITLE) },
     text.slice(0, MAX_TITLE),
   );
+}
+
+/** A text whose code in backticks is shown as code. @param {string} text @returns {(Node | string)[]} */
+export function prose(text) {
+  return codePieces(text).map((piece, i) => (i % 2 ? h("code", {}, piece) : piece));
 }
 
 /** A block of code with a button that copies it. @param {string} code @param {string} label @param {string} key */

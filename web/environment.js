@@ -121,33 +121,54 @@ function table(heads, rows) {
 }
 
 /**
+ * The place of each layer in the order of first bad steps: those of one step share it, and none says a step apart.
+ * @param {BadLayer[]} bad @returns {(number | null)[]} null for all where there is no order
+ */
+export function placesOf(bad) {
+  const steps = bad.map((layer) => layer.step);
+  const isOne = new Set(steps).size === 1;
+  return steps.map((step) =>
+    isOne || step === null ? null : 1 + steps.filter((other) => other !== null && other < step).length,
+  );
+}
+
+/** @param {BadLayer[]} bad @returns {string} */
+function orderText(bad) {
+  const [first] = bad;
+  if (bad.length > 1 && first.step !== null && placesOf(bad).every((place) => place === null))
+    return `All in the same step, ${whole(first.step)}: which was first cannot be told from the gradients.`;
+  return "In the order in which their gradients became non-finite.";
+}
+
+/**
  * The layers that went bad, in the order in which they did.
  * @param {RunDetail} run @param {BadLayer[]} bad @returns {HTMLElement[]}
  */
 export function firstBadView(run, bad) {
   if (!bad.length) return [];
+  const places = placesOf(bad);
   const rows = bad.slice(0, MAX_LAYERS).map((item, i) =>
     badRow(
       run.layers.find((layer) => layer.name === item.name),
       item,
-      i,
+      places[i],
     ),
   );
   return [
     h("h2", {}, "First bad layers"),
-    h("p", { class: "muted small" }, "In the order in which their gradients became non-finite."),
+    h("p", { class: "muted small" }, orderText(bad)),
     table(["", "Layer", "Computes in", "First at step", "Non-finite", "Norm before"], rows),
   ];
 }
 
-/** @param {Layer | undefined} layer @param {BadLayer} bad @param {number} i */
-function badRow(layer, { name, step, count, normBefore }, i) {
+/** @param {Layer | undefined} layer @param {BadLayer} bad @param {number | null} place */
+function badRow(layer, { name, step, count, normBefore }, place) {
   const compute = layer?.computeDtype || layer?.dtype || "";
   const share = count !== null && layer?.parameters ? ` of ${whole(layer.parameters)}` : "";
   return h(
     "tr",
     { "data-layer": name.slice(0, 200) },
-    h("td", { class: "muted number" }, String(i + 1)),
+    h("td", { class: "muted number" }, place === null ? "" : String(place)),
     h("td", { class: "layer-name" }, ellipsis(name)),
     h("td", { class: compute.includes("16") ? "half" : "" }, compute),
     h("td", { class: "number" }, whole(step)),

@@ -1,85 +1,113 @@
 // Figure: from the state to what plotly draws. Pure; at most 2,000 points a trace.
 
+import { VALIDATION_LOSS } from "./events.js";
 import { number, whole, words } from "./format.js";
 import { isLogScale } from "./instruments.js";
 import { shownIncident, shownRange, shownTrack } from "./state.js";
-import { emptyTrack, envelopeOf, extentOf, lastValueOf, lineOf, totalsOf } from "./track.js";
+import {
+  emptyTrack,
+  envelopeOf,
+  extentOf,
+  lastValueOf,
+  lineOf,
+  sampled,
+  shareAbove,
+  totalsOf,
+} from "./track.js";
+import { dotTrace, envelopeTrace, ghostTrace, lineTrace, pointsTrace, stemTraces } from "./traces.js";
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./state.js").Range} Range */
 /** @typedef {import("./instruments.js").Chart} Chart */
 /** @typedef {import("./palette.js").Palette} Palette */
 /** @typedef {import("./records.js").Incident} Incident */
+/** @typedef {import("./track.js").Track} Track */
 /** @typedef {{data: object[], layout: Record<string, unknown>, log: boolean}} Figure */
 
 /** Both sides of the plot: the lane below lines up with it. */
 export const MARGIN = { left: 58, right: 14 };
-const FEW_POINTS = 60; // so few are drawn as dots, too
 const MAX_LINES = 100;
+const EPOCH_TICK = 0.03; // of the height
 const MAX_LABELS = 6;
 const LABEL_SHARE = 0.2; // of the width: labels closer than this go on another level
 const LABEL_HEIGHT = 16;
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
+/** @param {State} state @param {Chart} chart @returns {Track} what the chart shows of its own series */
+export function chartTrack(state, chart) {
+  const track = shownTrack(state, chart.series) ?? emptyTrack();
+  return chart.isSampled ? sampled(track) : track;
+}
+
+/** @param {State} state @param {Chart} chart @returns {Track | null} */
+function validationTrack(state, chart) {
+  return (chart.series === "loss" && state.validation[VALIDATION_LOSS]) || null;
+}
+
 /** @param {State} state @param {Chart} chart @param {Palette} colors @returns {Figure} */
 export function figureOf(state, chart, colors) {
-  const track = shownTrack(state, chart.series) ?? emptyTrack();
-  const log = isLogScale(chart, state.logScale[chart.series], extentOf(track));
-  // Of a count the most is what matters: one bad step among hundreds must not read as 0.
-  const line = lineOf(track, state.gaps, chart.isCount ? "max" : "last");
+  const track = chartTrack(state, chart);
+  const extent = extentOf(track, validationTrack(state, chart));
+  const log = isLogScale(chart, state.logScale[chart.series], extent);
   const labels = chart.isWide ? labelsOf(state, colors) : [];
   return {
     log,
-    data: [
-      envelopeTrace(envelopeOf(track, state.gaps), colors),
-      lineTrace(line, chart, colors),
-      dotTrace(line, colors),
-    ],
+    data: chart.isCount ? stemTraces(track, log, colors) : tracesOf(state, chart, track, colors),
     layout: {
-      ...layoutOf(shownRange(state), log, ticksOf(log, extentOf(track), chart), colors),
+      ...layoutOf(shownRange(state), log, ticksOf(log, extent, chart), colors),
       margin: { l: MARGIN.left, r: MARGIN.right, t: 8 + LABEL_HEIGHT * levels(labels), b: 26 },
-      shapes: [...gapShapes(state, colors), ...incidentShapes(state, colors)],
+      shapes: [
+        ...gapShapes(state, colors),
+        ...(chart.isWide ? epochShapes(state, colors) : []),
+        ...incidentShapes(state, colors),
+      ],
       annotations: labels,
     },
   };
 }
 
-/** @param {{x: (number|null)[], y: (number|null)[]}} outline @param {Palette} colors */
-function envelopeTrace(outline, colors) {
-  const line = { width: 1, color: colors["accent-edge"] }; // a spike of one step is an edge only
-  const fill = { fill: "toself", fillcolor: colors["accent-tint"] };
-  return { type: "scatter", mode: "lines", ...outline, ...fill, line, hoverinfo: "skip", showlegend: false };
+/** @param {State} state @param {Chart} chart @param {Track} track @param {Palette} colors @returns {object[]} */
+function tracesOf(state, chart, track, colors) {
+  const line = lineOf(track, state.gaps);
+  const validation = validationTrack(state, chart);
+  const ghosts = chart.series === "loss" ? state.ghosts : [];
+  return [
+    ...ghosts.map((ghost) => ghostTrace(lineOf(ghost, []), colors)),
+    envelopeTrace(envelopeOf(track, state.gaps), colors),
+    lineTrace(line, chart, colors),
+    dotTrace(line, colors),
+    ...(validation ? [pointsTrace(lineOf(validation, []), "validation loss", colors)] : []),
+  ];
 }
 
-/** @param {{x: number[], y: (number|null)[]}} points @param {Chart} chart @param {Palette} colors */
-function lineTrace(points, chart, colors) {
-  const line = { width: 1.6, color: colors.accent, shape: chart.shape, simplify: false };
-  const hovertemplate = "step %{x:,d}<br><b>%{y:.6~g}</b><extra></extra>";
-  return {
-    type: "scatter",
-    mode: "lines",
-    ...points,
-    line,
-    hovertemplate,
-    connectgaps: false,
-    showlegend: false,
-  };
+/**
+ * The lines of a chart by name, where there are several.
+ * @param {State} state @param {Chart} chart @returns {{kind: string, text: string}[]}
+ */
+export function legendOf(state, chart) {
+  const validation = validationTrack(state, chart);
+  const entries = [{ kind: "batch", text: "each batch" }];
+  if (validation) {
+    const bad = totalsOf(validation);
+    const count = bad.nan + bad.posinf + bad.neginf;
+    entries.push({
+      kind: "validation",
+      text: `validation loss${count ? `, ${whole(count)} not finite` : ""}`,
+    });
+  }
+  if (chart.series === "loss" && state.ghosts.length)
+    entries.push({ kind: "ghost", text: "earlier session" });
+  return entries.length > 1 ? entries : [];
 }
 
-/** A point between two breaks has no line: a dot shows it. @param {{x: number[], y: (number|null)[]}} line @param {Palette} colors */
-function dotTrace({ x, y }, colors) {
-  const isFew = x.length <= FEW_POINTS;
-  const isAlone = (/** @type {number} */ i) => (y[i - 1] ?? null) === null && (y[i + 1] ?? null) === null;
-  const kept = x.map((_, i) => i).filter((i) => y[i] !== null && (isFew || isAlone(i)));
-  return {
-    type: "scatter",
-    mode: "markers",
-    x: kept.map((i) => x[i]),
-    y: kept.map((i) => y[i]),
-    marker: { size: 4.5, color: colors.accent },
-    hoverinfo: "skip",
-    showlegend: false,
-  };
+/** @param {State} state @param {Chart} chart @returns {string} of a count: in how many of the shown steps it is not 0 */
+export function shareText(state, chart) {
+  const range = shownRange(state);
+  const { least, most, rows } = shareAbove(chartTrack(state, chart), range.from, range.to);
+  if (!chart.isCount || !rows) return "";
+  if (!most) return `in none of ${whole(rows)} steps`;
+  const count = least === most ? whole(least) : `${whole(least)} to ${whole(most)}`;
+  return `in ${count} of ${whole(rows)} steps`;
 }
 
 /**
@@ -171,6 +199,22 @@ function bandShape(from, to, color) {
   return { ...place, fillcolor: color, opacity: 0.09, line: { width: 0 } };
 }
 
+/** Where epochs end: short ticks at the bottom. @param {State} state @param {Palette} colors @returns {object[]} */
+function epochShapes({ epochs }, colors) {
+  if (epochs.length > MAX_LINES) return [];
+  const line = { width: 1, color: colors.muted };
+  return epochs.map(({ step }) => ({
+    type: "line",
+    name: "epoch",
+    x0: step,
+    x1: step,
+    yref: "paper",
+    y0: 0,
+    y1: EPOCH_TICK,
+    line,
+  }));
+}
+
 /** What the client declared lost. @param {State} state @param {Palette} colors @returns {object[]} */
 function gapShapes(state, colors) {
   return state.gaps.slice(-MAX_LINES).map((gap) => ({
@@ -227,11 +271,13 @@ function levels(labels) {
 
 /** The chart in words, for those who do not see it. @param {State} state @param {Chart} chart @returns {string} */
 export function spokenChart(state, chart) {
-  const track = shownTrack(state, chart.series) ?? emptyTrack();
+  const track = chartTrack(state, chart);
   const [range, extent, totals] = [shownRange(state), extentOf(track), totalsOf(track)];
   const values = extent
     ? `from ${number(extent[0])} to ${number(extent[1])}, last ${number(lastValueOf(track))}`
     : "no finite value";
   const bad = `${totals.nan} NaN, ${totals.posinf} plus infinity, ${totals.neginf} minus infinity`;
-  return `${chart.title}, steps ${whole(range.from)} to ${whole(range.to)}: ${values}; ${bad}, ${totals.missing} missing`;
+  const share = shareText(state, chart);
+  const said = [share && `not 0 ${share}`, values].filter(Boolean).join(", ");
+  return `${chart.title}, steps ${whole(range.from)} to ${whole(range.to)}: ${said}; ${bad}, ${totals.missing} missing`;
 }

@@ -40,6 +40,32 @@ export function ago(unixSeconds, nowMs) {
   return `${counted(Math.floor(seconds / 86_400), "day")} ago`;
 }
 
+/** @param {number | null} unixSeconds @returns {string} date and time where the reader is */
+export function clock(unixSeconds) {
+  if (unixSeconds === null) return "";
+  const date = new Date(unixSeconds * 1000);
+  return date.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+}
+
+/** @param {number} seconds @returns {string} such as 2 h 5 min */
+export function duration(seconds) {
+  const total = Math.max(0, Math.round(seconds));
+  const counts = [total / 86_400, (total / 3600) % 24, (total / 60) % 60, total % 60].map(Math.floor);
+  const first = counts.findIndex((count) => count > 0);
+  if (first < 0) return "0 s";
+  const parts = counts.map((count, i) => `${count} ${["d", "h", "min", "s"][i]}`);
+  return parts.slice(first, first + (counts[first + 1] ? 2 : 1)).join(" ");
+}
+
+/**
+ * A text cut at its code in backticks: every second piece, beginning with the second, is code.
+ * @param {string} text @returns {string[]}
+ */
+export function codePieces(text) {
+  const pieces = text.split("`");
+  return pieces.length % 2 ? pieces : [...pieces.slice(0, -2), pieces.slice(-2).join("`")];
+}
+
 const SPELLING = new Map([
   ["nan", "NaN"],
   ["nonfinite", "non-finite"],

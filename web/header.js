@@ -2,7 +2,7 @@
 
 import { exportAddress, stopRun } from "./api.js";
 import { ellipsis, h, stateMark } from "./dom.js";
-import { ago, clipped, speed, whole } from "./format.js";
+import { ago, clipped, clock, duration, speed, whole } from "./format.js";
 import { lastStep, shownRange } from "./state.js";
 
 /** @typedef {import("./state.js").State} State */
@@ -16,7 +16,8 @@ const STOP_WORDS = ["Stop run", "Really stop?"];
 
 /** @param {Run} run @returns {HTMLElement[]} */
 export function whoView(run) {
-  const context = [run.project, run.group, `started ${ago(run.startedAt, Date.now())}`]
+  const started = `started ${clock(run.startedAt)} (${ago(run.startedAt, Date.now())})`;
+  const context = [run.project, run.group, started, ranFor(run, Date.now() / 1000)]
     .filter(Boolean)
     .join(" · ");
   const tags = run.tags.map((tag) => h("span", { class: "tag" }, ellipsis(clipped(tag, 80))));
@@ -24,6 +25,28 @@ export function whoView(run) {
     h("h1", {}, ellipsis(clipped(run.name, NAME_CHARS))),
     h("p", { class: "muted small" }, ellipsis(clipped(context, NAME_CHARS)), ...tags),
   ];
+}
+
+/** @param {Run} run @param {number} now @returns {string} */
+function ranFor(run, now) {
+  const isAlive = ALIVE.includes(run.state);
+  const end = isAlive ? now : run.lastSeenAt;
+  if (run.startedAt === null || end === null) return "";
+  return `${isAlive ? "running for" : "ran for"} ${duration(end - run.startedAt)}`;
+}
+
+/**
+ * Steps a second over all that a run has trained, pauses between its sessions left out.
+ * @param {Run} run @returns {number | null}
+ */
+export function averageSpeed({ sessions }) {
+  let [steps, seconds] = [0, 0];
+  for (const { rank, resumeStep, lastStep, startedAt, lastSeenAt } of sessions) {
+    if (rank !== 0 || lastStep === null || startedAt === null || lastSeenAt === null) continue;
+    steps += Math.max(0, lastStep + 1 - (resumeStep ?? 0));
+    seconds += Math.max(0, lastSeenAt - startedAt);
+  }
+  return seconds > 0 && steps > 0 ? steps / seconds : null;
 }
 
 /** @param {State} state @returns {HTMLElement[]} */
@@ -34,9 +57,20 @@ export function figuresView(state) {
     h("div", {}, h("span", { class: "muted small" }, name), h("b", {}, value));
   return [
     figure("State", stateMark(run.state)),
+    ...epochText(state).map((text) => figure("Epoch", text)),
     figure("Step", whole(lastStep(state))),
-    figure("Steps/s", run.state === "running" ? speed(run.stepsPerSecond) : "–"),
+    run.state === "running"
+      ? figure("Steps/s", speed(run.stepsPerSecond))
+      : figure("Steps/s, average", speed(averageSpeed(run))),
   ];
+}
+
+/** The epochs that are done, of how many. @param {State} state @returns {string[]} */
+function epochText({ run, epochs }) {
+  if (!epochs.length) return [];
+  const done = Math.max(...epochs.map(({ epoch }) => (epoch ?? 0) + 1));
+  const planned = run?.environment.epochs;
+  return [`${whole(done)}${typeof planned === "number" && planned >= done ? ` of ${whole(planned)}` : ""}`];
 }
 
 /** Asks once more before it stops a training. @param {Run} run @param {Dispatch} dispatch @returns {HTMLElement[]} */

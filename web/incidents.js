@@ -1,6 +1,6 @@
 // Incidents: the one that matters told in full - verdict, why, next - and the others to choose from.
 
-import { codeBlock, ellipsis, h } from "./dom.js";
+import { codeBlock, ellipsis, h, prose } from "./dom.js";
 import { clipped, counted, number, whole, words } from "./format.js";
 import { ranked, shownIncident } from "./state.js";
 
@@ -76,7 +76,7 @@ function note(incident, dispatch) {
     "article",
     { class: "note", "data-incident": incident.id, "data-severity": "info" },
     h("b", { class: "severity", "data-severity": "info" }, words(incident.kind)),
-    h("span", { class: "verdict-line" }, clipped(incident.verdict, MAX_TEXT)),
+    h("span", { class: "verdict-line" }, ...prose(clipped(incident.verdict, MAX_TEXT))),
     h("button", open, "Details"),
   );
 }
@@ -88,7 +88,7 @@ function card(incident, dispatch) {
     "article",
     { class: "incident", "data-incident": incident.id, "data-severity": incident.severity },
     heading(incident, dispatch),
-    h("p", { class: "verdict" }, clipped(incident.verdict, MAX_TEXT)),
+    h("p", { class: "verdict" }, ...prose(clipped(incident.verdict, MAX_TEXT))),
     facts(incident),
     h(
       "div",
@@ -139,7 +139,7 @@ function facts(incident) {
     ["Began at step", whole(incident.onsetStep)],
     ["Detected at", whole(incident.detectedStep)],
     ["First non-finite", incident.nonfiniteStep === null ? null : whole(incident.nonfiniteStep)],
-    ["Warning", incident.leadSteps ? counted(incident.leadSteps, "step") : null],
+    ["Warned", incident.leadSteps ? `${counted(incident.leadSteps, "step")} ahead` : null],
     ["Layer", incident.layer],
     ["Rank", incident.rank ? whole(incident.rank) : null],
   ];
@@ -168,7 +168,7 @@ function weights({ usable, badSince, lastCheckpointStep }) {
 
 /** @param {"ul" | "ol"} tag @param {string[]} items */
 function list(tag, items) {
-  return h(tag, {}, ...items.map((item) => h("li", {}, clipped(item, MAX_TEXT))));
+  return h(tag, {}, ...items.map((item) => h("li", {}, ...prose(clipped(item, MAX_TEXT)))));
 }
 
 /**
@@ -180,7 +180,7 @@ function cause(item, key, said = []) {
     "div",
     { class: "cause", "data-cause": item.cause },
     h("p", { class: "cause-name" }, h("b", {}, words(item.cause)), confidence(item.confidence)),
-    item.fix && !said.includes(item.fix) ? h("p", {}, clipped(item.fix, MAX_TEXT)) : null,
+    item.fix && !said.includes(item.fix) ? h("p", {}, ...prose(clipped(item.fix, MAX_TEXT))) : null,
     item.snippet ? codeBlock(item.snippet, `Copy the fix for ${words(item.cause)}`, `copy ${key}`) : null,
     reasons(
       "For",
@@ -218,7 +218,8 @@ function otherCauses(causes) {
 function why({ why: reasons, evidence: items }, dispatch) {
   const rows = reasons.map((reason, i) => {
     const step = items.find((item) => item.text === reason)?.step ?? null;
-    return h("li", {}, ...linked(clipped(reason, MAX_TEXT), step, stepLink(step, `why ${i}`, dispatch)));
+    const parts = linked(clipped(reason, MAX_TEXT), step, stepLink(step, `why ${i}`, dispatch));
+    return h("li", {}, ...parts.flatMap((part) => (typeof part === "string" ? prose(part) : [part])));
   });
   return h("ul", {}, ...rows);
 }
@@ -249,7 +250,7 @@ function evidence({ why: reasons, evidence: items }, dispatch) {
         "tr",
         {},
         h("td", {}, stepLink(item.step, `evidence ${i}`, dispatch)),
-        h("td", {}, clipped(item.text, MAX_TEXT)),
+        h("td", {}, ...prose(clipped(item.text, MAX_TEXT))),
         h("td", { class: "number" }, item.value === null ? "" : number(item.value)),
       ),
     );

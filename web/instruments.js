@@ -1,12 +1,15 @@
 // Instruments: which charts there are and what each needs. What is measured is the server's business.
 
+import { VALIDATION_LOSS } from "./events.js";
 import { clipped, words } from "./format.js";
 
 /** @typedef {"log" | "linear" | "auto"} Scale */
 /**
+ * `isSampled`: measured now and then, so that the steps between are not missing.
  * @typedef {{series: string, title: string, note: string, scale: Scale, shape: "linear" | "hv", isWide: boolean,
- *   isCount: boolean}} Chart
+ *   isCount: boolean, isSampled?: boolean}} Chart
  */
+/** @typedef {import("./state.js").State} State */
 
 /** @type {Chart[]} */
 export const CHARTS = [
@@ -58,7 +61,9 @@ export const CHARTS = [
 ];
 
 /** Series that say nothing on a chart. */
-const PLAIN = new Set(["optimizer_step", "batch_size"]);
+const PLAIN = new Set(["batch_size"]);
+/** Counted only in some steps: where there is a reason to look. */
+const LOOKED_AT = new Set(["input_nonfinite", "label_nonfinite", "weight_nonfinite"]);
 const MAX_CHARTS = 24;
 
 /** @param {string[]} names the series of a run @returns {Chart[]} our own charts, then one for each other series */
@@ -68,15 +73,46 @@ export function chartsFor(names) {
   return [...CHARTS, ...others.map(plainChart)].slice(0, MAX_CHARTS);
 }
 
+/** @param {State} state @returns {Chart[]} */
+export function chartsOf({ run, validation }) {
+  const metrics = Object.keys(validation).filter((name) => name !== VALIDATION_LOSS);
+  return chartsFor([...new Set([...(run?.series ?? []), ...metrics])]);
+}
+
 /** @param {string} series @returns {Chart} */
 function plainChart(series) {
-  const note = series.endsWith("_running") ? "running mean of the epoch, as Keras reports it" : "";
+  const isRunning = series.endsWith("_running");
   const title = words(
     clipped(series, 80)
       .replace(/_running$/, ", running")
+      .replace(/^val_/, "validation ")
       .replace(/_s$/, ", seconds"),
   );
-  return { series, title, note, scale: "auto", shape: "linear", isWide: false, isCount: false };
+  const [isCount, isSampled] = [isCountSeries(series), isRunning || LOOKED_AT.has(series)];
+  return {
+    series,
+    title,
+    scale: "auto",
+    isWide: false,
+    isCount,
+    note: noteOf(series),
+    shape: "linear",
+    isSampled,
+  };
+}
+
+/** @param {string} series @returns {boolean} whether it is 0 but for some steps, which are what matters */
+export function isCountSeries(series) {
+  return series === "skipped" || series.endsWith("_nonfinite");
+}
+
+/** @param {string} series @returns {string} */
+function noteOf(series) {
+  if (series.endsWith("_running")) return "running mean as Keras reports it, sampled";
+  if (series.startsWith("val_")) return "of each validation";
+  return series === "optimizer_step"
+    ? "steps that the optimizer counts: it does not count the skipped ones"
+    : "";
 }
 
 const WIDE_RATIO = 1000; // beyond it a linear axis shows only the largest values

@@ -33,7 +33,10 @@ import {
  * @typedef {{name: string, kind: string, parameters: number, dtype: string, computeDtype: string,
  *   trainable: boolean}} Layer
  */
-/** @typedef {{rank: number, sessionId: string, ordinal: number, status: string | null}} Session */
+/**
+ * @typedef {{rank: number, sessionId: string, ordinal: number, status: string | null, resumeStep: number | null,
+ *   lastStep: number | null, startedAt: number | null, lastSeenAt: number | null}} Session
+ */
 /** @typedef {Run & {environment: Json, layers: Layer[], sessions: Session[], series: string[]}} RunDetail */
 /**
  * @typedef {{cause: string, confidence: number, supports: string[], against: string[], fix: string,
@@ -58,11 +61,16 @@ import {
  */
 /** @typedef {{kind: "layers", layers: string[], step: number[], value: Column}} LayerSeries */
 /** @typedef {RawSeries | BucketSeries | LayerSeries} AnySeries */
-/** @typedef {{rank: number, series: Record<string, AnySeries>, gaps: Gap[], cursor: number | null}} SeriesAnswer */
+/** What a later session took another way from. @typedef {{sessionId: string, firstStep: number, lastStep: number}} Ghost */
+/**
+ * @typedef {{rank: number, series: Record<string, AnySeries>, gaps: Gap[], ghosts: Ghost[],
+ *   cursor: number | null}} SeriesAnswer
+ */
 /**
  * @typedef {{t: "rows", runId: string, rank: number, steps: number[], columns: Record<string, Column>}
  *   | {t: "incident", runId: string, incident: Incident}
  *   | {t: "run", run: Run}
+ *   | {t: "gone", runId: string}
  *   | {t: "resync", runId: string | null}
  *   | {t: "hello"}
  *   | {t: "unknown"}} LiveMessage
@@ -141,6 +149,10 @@ function mustSession(value) {
     sessionId: maybeText(session.session_id, "session.session_id") ?? "",
     ordinal: maybeNumber(session.ordinal, "session.ordinal") ?? 0,
     status: maybeText(session.status, "session.status"),
+    resumeStep: maybeNumber(session.resume_step, "session.resume_step"),
+    lastStep: maybeNumber(session.last_step, "session.last_step"),
+    startedAt: maybeNumber(session.started_at, "session.started_at"),
+    lastSeenAt: maybeNumber(session.last_seen_at, "session.last_seen_at"),
   };
 }
 
@@ -213,6 +225,7 @@ export function mustSeriesAnswer(value) {
     rank: maybeNumber(answer.rank, "answer.rank") ?? 0,
     series,
     gaps: maybeList(answer.gaps, "answer.gaps").flatMap(maybeGap),
+    ghosts: maybeList(answer.sessions, "answer.sessions").flatMap(maybeGhost),
     cursor: maybeNumber(answer.cursor, "answer.cursor"),
   };
 }
@@ -251,6 +264,20 @@ function maybeGap(value) {
   return [{ firstStep, lastStep, reason: maybeText(gap.reason, "gap.reason") ?? "lost" }];
 }
 
+/** @param {unknown} value @returns {Ghost[]} */
+function maybeGhost(value) {
+  const branch = mustObject(value, "session");
+  const ghost = maybeObject(branch.ghost, "session.ghost");
+  if (ghost === null) return [];
+  return [
+    {
+      sessionId: mustText(branch.session_id, "session.session_id"),
+      firstStep: mustNumber(ghost.first_step, "ghost.first_step"),
+      lastStep: mustNumber(ghost.last_step, "ghost.last_step"),
+    },
+  ];
+}
+
 /** @param {unknown} value @returns {LiveMessage} */
 export function mustLiveMessage(value) {
   const message = mustObject(value, "message");
@@ -265,6 +292,8 @@ export function mustLiveMessage(value) {
       };
     case "run":
       return { t: "run", run: mustRun(message.run) };
+    case "gone":
+      return { t: "gone", runId: mustText(message.run_id, "run_id") };
     case "resync":
       return { t: "resync", runId: maybeText(message.run_id, "run_id") };
     case "hello":

@@ -7,7 +7,7 @@ import { environmentView, firstBadView, layersView } from "./environment.js";
 import { clipped, words } from "./format.js";
 import { figuresView, stopView, toolbarView, whoView } from "./header.js";
 import { incidentView } from "./incidents.js";
-import { chartsFor } from "./instruments.js";
+import { chartsOf } from "./instruments.js";
 import { openLive } from "./live.js";
 import { createLoader, problemText, seriesNames } from "./loader.js";
 import { initialState, isSameRange, reduce, shownIncident } from "./state.js";
@@ -87,7 +87,7 @@ function show() {
   const changed = (/** @type {(keyof State)[]} */ ...keys) => keys.some((key) => before?.[key] !== now[key]);
   if (changed("problem")) showProblem(now.problem);
   if (changed("link")) showLink(now.link);
-  if (changed("run", "tracks")) refill(byId("figures"), ...figuresView(now));
+  if (changed("run", "tracks", "epochs")) refill(byId("figures"), ...figuresView(now));
   if (now.run && changed("run")) showRun(now.run, before?.run ?? null);
   if (changed("incidents", "incidentId", "isLoaded") || before?.run?.state !== now.run?.state) {
     refill(byId("incidents"), ...incidentView(now, dispatchFromCard));
@@ -97,9 +97,21 @@ function show() {
   if (changed("range", "rank", "incidentId", "logScale"))
     history.replaceState(null, "", hashOf(now) || location.pathname);
   byId("view").hidden = !now.run;
-  const instruments = buildCharts(chartsFor(now.run?.series ?? []));
+  if (now.isGone) {
+    leave();
+    return Promise.resolve(0);
+  }
+  const instruments = buildCharts(chartsOf(now));
   byId("more").hidden = !byId("more-charts").childElementCount;
   return drawCharts(plotly, instruments, now, dispatch, theme());
+}
+
+/** Of a run that is not there, nothing but the message stays. */
+function leave() {
+  live?.close();
+  byId("link").hidden = true;
+  for (const part of byId("main").children)
+    if (part instanceof HTMLElement) part.hidden = part.id !== "problem";
 }
 
 /** @param {RunDetail} run @param {RunDetail | null} before */
@@ -140,8 +152,12 @@ function theme() {
 /** @param {import("./records.js").LiveMessage} message */
 function receive(message) {
   if (message.t === "resync") return loader.reloadSoon();
-  if (message.t === "run" && message.run.runId === runId)
+  if (message.t === "gone" && message.runId === runId)
+    return dispatch({ type: "gone", text: "This run was deleted." });
+  if (message.t === "run" && message.run.runId === runId) {
+    loader.eventsSoon();
     return dispatch({ type: "run-news", run: message.run });
+  }
   if (message.t === "incident" && message.runId === runId) {
     announce(message.incident);
     return dispatch({ type: "incident", incident: message.incident });
@@ -166,13 +182,14 @@ addEventListener("hashchange", () => {
 });
 
 await loader.load();
-live = openLive(liveAddress(), {
-  cursor,
-  subscriptions: (at) => [{ run_id: runId, rank: state.rank, series: seriesNames(state), cursor: at }],
-  onReturn: loader.load,
-  onLink: (link) => dispatch({ type: "link", link }),
-  onMessage: receive,
-});
+if (!state.isGone)
+  live = openLive(liveAddress(), {
+    cursor,
+    subscriptions: (at) => [{ run_id: runId, rank: state.rank, series: seriesNames(state), cursor: at }],
+    onReturn: loader.load,
+    onLink: (link) => dispatch({ type: "link", link }),
+    onMessage: receive,
+  });
 if (state.range) loader.wantDetail();
 plotly = await loadPlotly().catch((error) => {
   dispatch({ type: "problem", text: problemText(error) });

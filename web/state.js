@@ -1,5 +1,6 @@
 // State of the run page: one value, changed by one pure function. The DOM and Plotly only show it.
 
+import { tracksOfEvents } from "./events.js";
 import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
 
 /** @typedef {import("./records.js").Run} Run */
@@ -9,6 +10,7 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
 /** @typedef {import("./records.js").SeriesAnswer} SeriesAnswer */
 /** @typedef {import("./track.js").Track} Track */
 /** @typedef {import("./badlayers.js").BadLayer} BadLayer */
+/** @typedef {import("./events.js").RunEvent} RunEvent */
 /** @typedef {"connecting" | "live" | "lost"} Link */
 /** @typedef {{from: number, to: number}} Range */
 /** @typedef {Record<string, Track>} Tracks */
@@ -16,11 +18,13 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
 /**
  * `range` null means follow; `detail` is the zoomed range at full resolution, once it has come. `logScale` holds
  * what the user chose, by series. `stale` counts the rows that we hold already or
- * that contradict them, `news` those that tell of more than they bring: the page reads again then.
+ * that contradict them, `news` those that tell of more than they bring: the page reads again then. `ghosts` is the
+ * loss of earlier sessions beyond the step where a later one resumed; `validation` is by metric.
  * @typedef {{runId: string, rank: number, run: RunDetail | null, problem: string | null, incidents: Incident[],
  *   incidentId: string | null, tracks: Tracks, gaps: Gap[], range: Range | null,
  *   detail: {range: Range, tracks: Tracks} | null, badLayers: BadLayer[], logScale: Record<string, boolean>, link: Link,
- *   stale: number, news: number, isLoaded: boolean}} State
+ *   validation: Tracks, validations: RunEvent[], epochs: RunEvent[], ghosts: Track[],
+ *   stale: number, news: number, isLoaded: boolean, isGone: boolean}} State
  */
 
 /**
@@ -29,6 +33,9 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
  *   | {type: "problem", text: string}
  *   | {type: "incidents", incidents: Incident[]}
  *   | {type: "incident", incident: Incident}
+ *   | {type: "gone", text: string}
+ *   | {type: "events", rank: number, validations: RunEvent[], epochs: RunEvent[]}
+ *   | {type: "ghosts", rank: number, answers: SeriesAnswer[]}
  *   | {type: "series", answer: SeriesAnswer}
  *   | {type: "rows", rank: number, steps: number[], columns: Record<string, import("./codec.js").Column>}
  *   | {type: "detail", range: Range, answer: SeriesAnswer}
@@ -45,6 +52,18 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
 const SEVERITIES = ["critical", "warning", "info"];
 const STATES = ["open", "resolved", "withdrawn"];
 
+/** What belongs to one rank. */
+const NOTHING_READ = {
+  tracks: {},
+  gaps: [],
+  detail: null,
+  validation: {},
+  validations: [],
+  epochs: [],
+  ghosts: [],
+  isLoaded: false,
+};
+
 /** @param {string} runId @param {Partial<State>} [view] @returns {State} */
 export function initialState(runId, view = {}) {
   return {
@@ -54,16 +73,14 @@ export function initialState(runId, view = {}) {
     problem: null,
     incidents: [],
     incidentId: null,
-    tracks: {},
-    gaps: [],
     range: null,
-    detail: null,
     badLayers: [],
     logScale: {},
     link: "connecting",
     stale: 0,
     news: 0,
-    isLoaded: false,
+    isGone: false,
+    ...NOTHING_READ,
     ...view,
   };
 }
@@ -76,7 +93,15 @@ export function reduce(state, action) {
     case "run-news":
       return state.run ? { ...state, run: { ...state.run, ...action.run } } : state;
     case "problem":
-      return { ...state, problem: action.text };
+      return state.isGone ? state : { ...state, problem: action.text };
+    case "gone":
+      return state.isGone ? state : { ...state, problem: action.text, isGone: true };
+    case "events":
+      return withEvents(state, action);
+    case "ghosts":
+      return action.rank === state.rank && (action.answers.length || state.ghosts.length)
+        ? { ...state, ghosts: action.answers.flatMap((answer) => Object.values(tracksOf(answer))) }
+        : state;
     case "incidents":
       return { ...state, incidents: action.incidents };
     case "incident":
@@ -100,7 +125,7 @@ export function reduce(state, action) {
     case "scale":
       return { ...state, logScale: { ...state.logScale, [action.series]: action.log } };
     case "rank":
-      return { ...state, rank: action.rank, tracks: {}, gaps: [], detail: null, isLoaded: false };
+      return { ...state, rank: action.rank, ...NOTHING_READ };
     case "stop-requested":
       return state.run ? { ...state, run: { ...state.run, isStopRequested: true } } : state;
     case "link":
@@ -117,6 +142,14 @@ function tracksOf(answer) {
   );
 }
 
+/** @param {State} state @param {Extract<Action, {type: "events"}>} action @returns {State} */
+function withEvents(state, { rank, validations, epochs }) {
+  const seen = (/** @type {RunEvent[]} */ events) => events.map((event) => event.step).join();
+  const isKnown = seen(epochs) === seen(state.epochs) && seen(validations) === seen(state.validations);
+  if (rank !== state.rank || isKnown) return state;
+  return { ...state, epochs, validations, validation: tracksOfEvents(validations) };
+}
+
 /** @param {Incident[]} incidents @param {Incident} incident @returns {Incident[]} */
 function withIncident(incidents, incident) {
   const at = incidents.findIndex((known) => known.id === incident.id);
@@ -128,16 +161,17 @@ function withIncident(incidents, incident) {
 function withRows(state, action) {
   if (action.rank !== state.rank || !state.isLoaded || !action.steps.length) return state;
   const names = Object.keys(action.columns);
-  if (names.some((name) => lastStepOf(state.tracks[name]) >= action.steps[action.steps.length - 1])) {
-    return { ...state, stale: state.stale + 1 };
-  }
+  const end = action.steps[action.steps.length - 1];
+  const added = names.filter((name) => lastStepOf(state.tracks[name]) < end);
+  const stale = state.stale + Number(added.length < names.length);
+  if (!added.length) return { ...state, stale };
   const tracks = { ...state.tracks };
-  for (const name of names)
+  for (const name of added)
     tracks[name] = appended(tracks[name] ?? emptyTrack(), action.steps, action.columns[name]);
-  const isNews = names.some(
+  const isNews = added.some(
     (name) => leavesOut(state.tracks[name], action.steps[0]) || !isListed(state, name),
   );
-  return { ...state, tracks, news: state.news + Number(isNews) };
+  return { ...state, tracks, stale, news: state.news + Number(isNews) };
 }
 
 /** Whether steps were passed over where none was before: the client may have declared them lost. @param {Track} track @param {number} step */
@@ -175,7 +209,9 @@ export function shownRange(state) {
 /** @param {State} state @param {string} name @returns {Track | undefined} */
 export function shownTrack(state, name) {
   const isDetailed = state.detail && isSameRange(state.detail.range, state.range);
-  return (isDetailed ? state.detail?.tracks[name] : undefined) ?? state.tracks[name];
+  return (
+    (isDetailed ? state.detail?.tracks[name] : undefined) ?? state.tracks[name] ?? state.validation[name]
+  );
 }
 
 /**

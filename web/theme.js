@@ -21,7 +21,7 @@
 
   /** @param {Element} button @param {"auto" | "light" | "dark"} theme */
   const label = (button, theme) => {
-    button.textContent = { auto: "Auto", light: "Light", dark: "Dark" }[theme];
+    button.textContent = `Theme: ${theme}`;
     button.setAttribute("aria-label", `Theme: ${theme}. Change to ${NEXT[theme]}`);
   };
 

@@ -7,18 +7,23 @@
 /** @typedef {"nan" | "posinf" | "neginf" | "missing"} MarkKind */
 
 /**
- * `min`, `max` and `last` are NaN in a bucket without a finite value.
+ * `min`, `max` and `last` are NaN in a bucket without a finite value. `above` and `aboveMost` are how many values
+ * were above 0, at least and at most: a bucket of the server does not say.
  * @typedef {{step: number[], lastStep: number[], min: number[], max: number[], last: number[], count: number[],
- *   nan: number[], posinf: number[], neginf: number[], missing: number[]}} Track
+ *   nan: number[], posinf: number[], neginf: number[], missing: number[], above: number[],
+ *   aboveMost: number[]}} Track
  */
 /** @typedef {{step: number, lastStep: number, count: number}} Mark */
 /** @typedef {Record<MarkKind, number>} Totals */
+/** @typedef {{least: number, most: number, rows: number}} Share */
 
 /** An envelope has two points a bucket, and a trace has at most 2,000 points. */
 export const MAX_BUCKETS = 900;
 
 /** @type {MarkKind[]} */
 export const MARK_KINDS = ["nan", "posinf", "neginf", "missing"];
+
+const COUNTS = /** @type {const} */ (["count", "nan", "posinf", "neginf", "missing", "above", "aboveMost"]);
 
 /** @returns {Track} */
 export function emptyTrack() {
@@ -33,6 +38,8 @@ export function emptyTrack() {
     posinf: [],
     neginf: [],
     missing: [],
+    above: [],
+    aboveMost: [],
   };
 }
 
@@ -51,7 +58,17 @@ export function trackOf(series) {
     column.values.map((value, i) => (Number.isFinite(value) && (column.present?.[i] ?? 1) ? value : NaN));
   const { step, lastStep, count, nan, posinf, neginf, missing } = series;
   const [min, max, last] = [finite(series.min), finite(series.max), finite(series.last)];
-  return compacted({ step, lastStep, min, max, last, count, nan, posinf, neginf, missing });
+  const above = count.map((_, i) => aboveOf(i, false));
+  const aboveMost = count.map((_, i) => aboveOf(i, true));
+  return compacted({ step, lastStep, min, max, last, count, nan, posinf, neginf, missing, above, aboveMost });
+
+  /** @param {number} i @param {boolean} isMost @returns {number} */
+  function aboveOf(i, isMost) {
+    const finite = count[i] - nan[i] - posinf[i] - neginf[i] - missing[i];
+    if (!(max[i] > 0)) return 0;
+    if (min[i] > 0) return finite;
+    return isMost ? finite - 1 : 1;
+  }
 }
 
 /**
@@ -82,16 +99,18 @@ function pushPoint(track, step, value, isPresent) {
   track.posinf.push(isPresent && value === Infinity ? 1 : 0);
   track.neginf.push(isPresent && value === -Infinity ? 1 : 0);
   track.missing.push(isPresent ? 0 : 1);
+  track.above.push(finite > 0 ? 1 : 0);
+  track.aboveMost.push(finite > 0 ? 1 : 0);
 }
 
 /**
- * The track in at most MAX_BUCKETS buckets of even width.
- * @param {Track} track @returns {Track}
+ * The track in at most `buckets` buckets of even width.
+ * @param {Track} track @param {number} [buckets] @returns {Track}
  */
-export function compacted(track) {
-  if (track.step.length <= MAX_BUCKETS) return track;
+export function compacted(track, buckets = MAX_BUCKETS) {
+  if (track.step.length <= buckets) return track;
   const first = track.step[0];
-  const width = Math.ceil((2 * (lastStepOf(track) - first + 1)) / MAX_BUCKETS);
+  const width = Math.ceil((2 * (lastStepOf(track) - first + 1)) / buckets);
   const out = emptyTrack();
   let key = -1;
   for (let i = 0; i < track.step.length; i++) {
@@ -114,7 +133,7 @@ function mergeInto(out, at, track, i) {
   out.min[at] = smaller(out.min[at], track.min[i]);
   out.max[at] = -smaller(-out.max[at], -track.max[i]);
   if (!Number.isNaN(track.last[i])) out.last[at] = track.last[i];
-  for (const field of /** @type {const} */ (["count", "nan", "posinf", "neginf", "missing"])) {
+  for (const field of COUNTS) {
     out[field][at] += track[field][i];
   }
 }
@@ -137,19 +156,20 @@ export function lastValueOf(track) {
 
 /**
  * Smallest and largest finite value, or null where there is none.
- * @param {Track} track @returns {[number, number] | null}
+ * @param {Track} track @param {Track | null} [other] drawn beside it @returns {[number, number] | null}
  */
-export function extentOf(track) {
-  const low = track.min.reduce(smaller, NaN);
-  return Number.isNaN(low) ? null : [low, -track.max.map((value) => -value).reduce(smaller, NaN)];
+export function extentOf(track, other = null) {
+  const low = [...track.min, ...(other?.min ?? [])].reduce(smaller, NaN);
+  const high = [...track.max, ...(other?.max ?? [])].map((value) => -value).reduce(smaller, NaN);
+  return Number.isNaN(low) ? null : [low, -high];
 }
 
 /**
  * The line: one point a bucket, `null` where it breaks.
- * @param {Track} track @param {Gap[]} gaps @param {"last" | "max"} [field] what stands for a bucket
+ * @param {Track} track @param {Gap[]} gaps
  * @returns {{x: number[], y: (number | null)[]}}
  */
-export function lineOf(track, gaps, field = "last") {
+export function lineOf(track, gaps) {
   /** @type {number[]} */
   const x = [];
   /** @type {(number | null)[]} */
@@ -160,7 +180,7 @@ export function lineOf(track, gaps, field = "last") {
       y.push(null);
     }
     x.push(track.lastStep[i]);
-    y.push(Number.isNaN(track[field][i]) ? null : track[field][i]);
+    y.push(Number.isNaN(track.last[i]) ? null : track.last[i]);
   });
   return { x, y };
 }
@@ -223,4 +243,32 @@ export function totalsOf(track, from = -Infinity, to = Infinity) {
   const sum = (/** @type {MarkKind} */ kind) =>
     marksOf(track, kind, from, to).reduce((total, mark) => total + mark.count, 0);
   return { nan: sum("nan"), posinf: sum("posinf"), neginf: sum("neginf"), missing: sum("missing") };
+}
+
+/**
+ * The values that are there, for a series that is measured now and then: between two of them nothing is missing.
+ * @param {Track} track @returns {Track}
+ */
+export function sampled(track) {
+  const kept = track.step.map((_, i) => i).filter((i) => track.count[i] > track.missing[i]);
+  const out = emptyTrack();
+  for (const field of fieldsOf(track)) out[field] = kept.map((i) => track[field][i]);
+  out.count = kept.map((i) => track.count[i] - track.missing[i]);
+  out.missing = kept.map(() => 0);
+  return out;
+}
+
+/**
+ * In how many rows of the range the value was above 0.
+ * @param {Track} track @param {number} [from] @param {number} [to] @returns {Share}
+ */
+export function shareAbove(track, from = -Infinity, to = Infinity) {
+  const share = { least: 0, most: 0, rows: 0 };
+  track.step.forEach((step, i) => {
+    if (track.lastStep[i] < from || step > to) return;
+    share.least += track.above[i];
+    share.most += track.aboveMost[i];
+    share.rows += track.count[i] - track.missing[i];
+  });
+  return share;
 }

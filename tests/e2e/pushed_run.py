@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -38,6 +39,24 @@ class Run:
         count = len(np.asarray(loss))
         self._post(wire.Steps(seq=self._seq, first_step=self._step, count=count, columns=packed))
         self._step += count
+
+    def event(self, kind: wire.EventKind, step: int, **data: float) -> None:
+        """Tell of something that happened once."""
+        self._seq += 1
+        self._post(wire.Event(seq=self._seq, step=step, kind=kind, data=dict(data)))
+
+    def resume(self, step: int) -> None:
+        """Go on from `step` in another session."""
+        ordinal = self._hello.session_ordinal + 1
+        self._hello = msgspec.structs.replace(
+            self._hello, session_id=f"s{ordinal + 1}", session_ordinal=ordinal, resume_step=step
+        )
+        self._seq, self._step = 0, step
+
+    def finish(self) -> None:
+        """Say good-bye."""
+        self._seq += 1
+        self._post(wire.Bye(seq=self._seq, status="finished"))
 
     def lose(self, rows: int, reason: str) -> None:
         """Declare rows that never come."""

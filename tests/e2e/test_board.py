@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -25,6 +26,8 @@ def test_an_empty_board_shows_the_three_lines_until_the_first_run_arrives(
     lines = page.locator(".empty pre").inner_text().splitlines()
     assert [line.split("(")[0].split(" ")[0] for line in lines] == ["pip", "from", "model.fit"]
     assert empty_server.url in lines[2]
+    readme = Path(__file__).parents[2] / "README.md"
+    assert lines[0].partition("   #")[0] in readme.read_text(encoding="utf-8")
     page.get_by_role("button", name="Copy the three lines").click()
     expect(page.locator(".empty .copy")).to_have_text("Copied")
     Run(empty_server, "first", name="my first run").rows([1.0, 0.5])
@@ -48,7 +51,9 @@ def test_the_board_follows_a_run_without_a_reload(
     assert page.evaluate("window.isSameDocument")
 
 
-def test_the_worst_run_stands_first(server: ServerProcess, open_page: OpenPage, new_run: NewRun) -> None:
+def test_the_worst_run_stands_first_until_it_has_ended(
+    server: ServerProcess, open_page: OpenPage, new_run: NewRun
+) -> None:
     bad = new_run("bad", name="goes to NaN")
     bad.rows([1.0 / (1 + i) for i in range(200)])
     bad.rows([float("nan")] * 30)
@@ -57,7 +62,11 @@ def test_the_worst_run_stands_first(server: ServerProcess, open_page: OpenPage, 
     row = page.locator("tr[data-run=bad]")
     expect(row.locator(".severity")).to_have_attribute("data-severity", "critical")
     expect(page.locator("tbody tr").first).to_have_attribute("data-urgency", "critical")
-    expect(row.locator('svg .glyph[data-kind="nan"]')).to_have_count(1)
+    expect(row.locator('svg .glyph[data-kind="nan"]').first).to_be_visible()
+    bad.finish()
+    expect(row.locator(".state .state")).to_have_text("finished")
+    order = page.locator("tbody tr").evaluate_all("rows => rows.map(row => row.dataset.run)")
+    assert order.index("good") < order.index("bad")
 
 
 def test_a_name_is_text_however_it_is_written(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.pushed_run import Run
-from server_process import running_server
+from server_process import ServerProcess, running_server
 from trainvitals import wire
 
 pytestmark = pytest.mark.browser
@@ -161,6 +162,9 @@ def test_an_incident_is_announced_and_told_in_full(open_page: OpenPage, new_run:
     expect(card.locator(".facts")).to_contain_text("200")
     assert card.get_by_role("heading", level=3).all_inner_texts()[:1] == ["Why"]
     expect(card.get_by_text("Next", exact=True)).to_be_visible()
+    page.set_viewport_size({"width": 390, "height": 800})
+    expect(page.locator('[data-series="grad_norm"] .plot')).not_to_be_empty()
+    expect(page.locator("html")).to_have_js_property("scrollWidth", 390)
     card.get_by_role("button", name="Show on the charts").click()
     expect(page.locator("#follow")).to_have_text("Paused · resume")
     expect(page.locator(f"{LOSS} .shapelayer path")).not_to_have_count(0)
@@ -225,6 +229,64 @@ def test_the_page_comes_back_after_the_server_was_away(tmp_path: Path, open_page
         expect(page.locator("#link")).to_have_text("Live")
         expect(page.locator(f"{LOSS} .chip")).to_have_text("NaN 5")
         page.close()
+
+
+def test_validations_are_seen_and_new_ones_come_without_a_reload(
+    open_page: OpenPage, new_run: NewRun
+) -> None:
+    run = new_run()
+    run.rows([3.0, 2.0, 1.0, 0.5])
+    run.event("epoch", 1, epoch=0)
+    run.event("validation", 1, epoch=0, val_loss=2.5, val_accuracy=0.75)
+    page = open_page(run.url)
+    expect(page.locator(f"{LOSS} .legend")).to_have_text("each batchvalidation loss")
+    expect(page.locator(LINE)).not_to_have_count(0)
+    assert page.evaluate(f"document.querySelector('{LOSS} .plot').data[3].y") == [2.5]
+    expect(page.locator(".figures")).to_contain_text("Epoch1")
+    page.get_by_text("More series").click()
+    expect(page.get_by_role("heading", name="Validation accuracy")).to_be_visible()
+    run.rows([0.4])
+    run.event("validation", 3, epoch=1, val_loss=INF)
+    expect(page.locator(f"{LOSS} .legend")).to_contain_text("validation loss, 1 not finite")
+
+
+def test_what_an_earlier_session_did_beyond_the_resume_stays_to_be_seen(
+    open_page: OpenPage, new_run: NewRun
+) -> None:
+    run = new_run()
+    run.rows([5.0, 4.0, 3.0, 2.0])
+    run.resume(2)
+    run.rows([1.0, 0.5])
+    page = open_page(run.url)
+    expect(page.locator(f"{LOSS} .legend")).to_have_text("each batchearlier session")
+    traces = f"document.querySelector('{LOSS} .plot').data"
+    expect(page.locator(LINE)).not_to_have_count(0)
+    assert page.evaluate(f"{traces}[0].name") == "earlier session"
+    assert page.evaluate(f"{traces}[0].y") == [4.0, 3.0, 2.0]
+    assert page.evaluate(f"{traces}[2].y") == [5.0, 4.0, 1.0, 0.5]
+
+
+def test_of_a_run_that_is_not_there_only_the_message_is_shown(
+    server: ServerProcess, open_page: OpenPage
+) -> None:
+    page = open_page(f"{server.url}/runs/nobody", expected="404")
+    expect(page.get_by_role("alert")).to_have_text("There is no such run. It may have been deleted.")
+    assert page.locator("#main > :visible").count() == 1
+
+
+def test_a_run_that_is_deleted_leaves_its_page_and_the_board(
+    server: ServerProcess, open_page: OpenPage, new_run: NewRun
+) -> None:
+    run = new_run("doomed")
+    run.rows([1.0])
+    page, board = open_page(run.url), open_page(server.url)
+    expect(page.locator("#link")).to_have_text("Live")
+    expect(board.locator("#link")).to_have_text("Live")
+    expect(board.locator("tr[data-run=doomed]")).to_be_visible()
+    httpx.delete(f"{server.url}/api/v1/runs/doomed", trust_env=False).raise_for_status()
+    expect(page.get_by_role("alert")).to_have_text("This run was deleted.")
+    assert page.locator("#main > :visible").count() == 1
+    expect(board.locator("tr[data-run=doomed]")).to_have_count(0)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

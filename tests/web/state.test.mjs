@@ -114,3 +114,31 @@ test("no action changes the state it was given", () => {
   reduce(before, { type: "zoom", range: { from: 0, to: 1 } });
   assert.deepEqual(before, copy);
 });
+
+test("rows that one series holds already do not keep the others from theirs", () => {
+  const value = { values: [1, 2], present: null };
+  const series = { loss: { kind: "raw", step: [0, 1], value } };
+  const counts = { kind: "raw", step: [0, 1, 2], value: { values: [0, 0, 0], present: null } };
+  const answer = { rank: 0, cursor: 1, gaps: [], ghosts: [], series: { ...series, grad_nonfinite: counts } };
+  const before = reduce(initialState("run"), { type: "series", answer });
+  const column = { values: [3], present: null };
+  const columns = { loss: column, grad_nonfinite: column };
+  const after = reduce(before, { type: "rows", rank: 0, steps: [2], columns });
+  assert.deepEqual(
+    [after.tracks.loss.last, after.tracks.grad_nonfinite.last],
+    [
+      [1, 2, 3],
+      [0, 0, 0],
+    ],
+  );
+  assert.equal(after.stale, before.stale + 1);
+});
+
+test("a run that is gone stays gone, with the first words for it", () => {
+  const gone = reduce(initialState("run"), { type: "gone", text: "This run was deleted." });
+  const after = reduce(reduce(gone, { type: "gone", text: "no such run" }), {
+    type: "problem",
+    text: "HTTP 404",
+  });
+  assert.deepEqual([after.isGone, after.problem], [true, "This run was deleted."]);
+});
