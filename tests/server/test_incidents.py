@@ -97,7 +97,7 @@ def test_the_worst_is_open_before_severe_before_early(database: Database) -> Non
 def test_what_came_late_is_the_worst_only_where_there_is_nothing_else(database: Database) -> None:
     def worst() -> str | None:
         incident = database.read(lambda c: find_run(c, "run")).worst_incident
-        return incident and incident.id
+        return None if incident is None else incident.id
 
     save(database, replace(SPIKE, id="old", severity="critical", late=True))
     assert worst() == "old"
