@@ -168,25 +168,6 @@ def test_a_resumed_session_knows_the_band_of_its_predecessor() -> None:
     assert fresh.rows(0, "b", batch_of({"loss": later[:6]}, steps=range(1100, 1106))) == []
 
 
-def test_a_run_resumed_while_it_is_young_knows_what_it_had_learned() -> None:
-    fold = RunFold("run")
-    fold.hello(Hello(run_id="run", session_id="a"))
-    fold.rows(0, "a", batch_of({"loss": learning(300)}))
-    fold.hello(Hello(run_id="run", session_id="b", session_ordinal=1, resume_step=200))
-    later = 5.0 * 1.5 ** np.arange(12)
-    (incident,) = fold.rows(0, "b", batch_of({"loss": later}, steps=range(200, 212)))
-    assert incident.severity == "critical"
-
-
-def test_what_came_after_the_checkpoint_is_not_known_to_a_resumed_session() -> None:
-    fold = RunFold("run")
-    fold.hello(Hello(run_id="run", session_id="a"))
-    fold.rows(0, "a", sudden())  # not finite from step 200 on
-    fold.hello(Hello(run_id="run", session_id="b", session_ordinal=1, resume_step=190))
-    (incident,) = fold.rows(0, "b", batch_of({"loss": [1.0, np.nan]}, steps=[190, 191]))
-    assert (incident.session_id, incident.onset_step) == ("b", 191)
-
-
 def test_a_late_session_folds_apart_and_is_marked() -> None:
     fold = RunFold("run")
     fold.hello(Hello(run_id="run", session_id="old", late=True))
