@@ -68,6 +68,12 @@ test("where the server's buckets do not say how many steps were bad, the page do
   assert.match(tops.text[0], /^steps 10 to 19: at least 1 of 10 steps<br>at most <b>5<.b>$/);
 });
 
+test("the tops of few stems are dots; those of many would be a line, and are not seen", () => {
+  const topOf = (count) =>
+    figureOf(stateOf(bad.series, raw(steps(count).map(() => 1))), bad, colors).data.at(-1).marker.opacity;
+  assert.deepEqual([topOf(5), topOf(200)], [1, 0]);
+});
+
 test("a count that is 0 throughout says so", () => {
   assert.equal(shareText(stateOf(bad.series, raw([0, 0])), bad), "in none of 2 steps");
 });
