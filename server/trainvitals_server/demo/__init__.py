@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     if find_spec("tensorflow") is None:
         console.print("the demo trains with TensorFlow: pip install 'trainvitals[demo]'", markup=False)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the server and the trainings must end with us
     with tempfile.TemporaryDirectory(prefix="trainvitals-demo-", ignore_cleanup_errors=True) as scratch:
         try:
             return _play(args, console, Path(scratch))
