@@ -2,7 +2,8 @@
 
 The only code that both sides share. Frames are msgpack maps with a tag; unknown fields are ignored, every
 size is limited. This module moves no bytes and keeps no state: what a duplicate or a jump in `seq` means is
-decided in the server's ingest, what is sent when in the client's sender.
+decided in the server's ingest, what is sent when in the client's sender. It is one long file on purpose:
+messages, limits and the checks that hold them together are read and changed as one.
 
 Rules of the stream: a client opens with `Hello`, the server answers `Welcome`. Frames that carry `seq`
 (`Layout`, `Steps`, `Event`, `Gap`, `Bye`) count 1, 2, 3 ... within a session; a frame with `seq <=

@@ -1,4 +1,7 @@
-"""The worker against a real HTTP receiver, on a real database, under a clock that only the test moves."""
+"""The worker against a real HTTP receiver, on a real database, under a clock that only the test moves.
+
+Long, since every case needs the same worker, receiver, database and clock, and they are set up here.
+"""
 
 from __future__ import annotations
 
