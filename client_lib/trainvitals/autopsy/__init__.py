@@ -1,0 +1,1 @@
+"""The autopsy of a failing step: replay it once, eagerly, and name what went wrong first."""
