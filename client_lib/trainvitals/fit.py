@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from trainvitals.guard import Guard
 from trainvitals.odd import as_number
 from trainvitals.probe.decode import Decoded
 from trainvitals.probe.environment import describe
@@ -52,7 +53,7 @@ class Fit:
         self._clock = 0.0
         self._next_read = 0.0
         self._limit = 1
-        self._is_off = False
+        self._guard = Guard()
         self._is_armed = False  # Keras is about to call the train function in a `fit` of ours
         self._is_waiting = False  # for the first epoch of this `fit`
         self.is_displaced = False  # another reporter has our place in this `fit`
@@ -171,14 +172,16 @@ class Fit:
 
     def _read_rest(self) -> None:
         if self._executions:
-            self._guarded(self.read)
+            with self._guard:
+                self.read()
 
     @contextmanager
     def _watch_save(self, path: str) -> Iterator[None]:
         """Tell of a checkpoint once it is written, with the last step that is in it."""
         is_seen = threading.get_ident() == self._thread and self._session.is_open
         if is_seen:
-            self._guarded(self.read)
+            with self._guard:
+                self.read()
             self._promise(CHECKPOINT_PROMISE_S, "checkpoint")
         step = self._session.last_step
         yield
@@ -220,10 +223,11 @@ class Fit:
         now = time.perf_counter()
         self._executions.append((now, now - self._clock))
         self._clock, self._logs = now, logs
-        if self._is_off:
+        if self._guard.is_off:
             self._executions.clear()
         elif now >= self._next_read or len(self._executions) >= self._limit:
-            self._guarded(self.read)
+            with self._guard:
+                self.read()
         if self._session.stop_requested:
             self._model.stop_training = True
 
@@ -231,18 +235,10 @@ class Fit:
         """Tell that an exception leaves the train function. The end of the data comes as one, too."""
         if isinstance(error, StopIteration) or type(error).__name__ == "OutOfRangeError":
             return
-        self._guarded(self.read)
-        self._guarded(lambda: self._session.leave(error))
-
-    def _guarded(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except Exception:
-            if not self._is_off:
-                _log.warning(
-                    "trainvitals failed and is off for this run; your training goes on", exc_info=True
-                )
-            self._is_off = True
+        with self._guard:
+            self.read()
+        with self._guard:
+            self._session.leave(error)
 
     def _promise_steps(self, step_s: float, now: float) -> None:
         """Promise the next steps soon: when a third of it is over, or where a long promise still stands."""

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from trainvitals import wire
+from trainvitals.guard import Guard
 from trainvitals.identity import identify
 from trainvitals.odd import LeftOut, as_number, as_step, shown
 from trainvitals.probe.loop import LoopProbe, as_tensor
@@ -83,7 +84,7 @@ class Reporter:
         self._clock = time.perf_counter()
         self._next_read = 0.0
         self._promised_until = 0.0
-        self._is_off = False
+        self._guard = Guard()
         self._left_out = LeftOut()
         self._failed_steps = 0  # in a row
         self._lacks_loss = False  # the last step's loss was odd
@@ -114,7 +115,8 @@ class Reporter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Say how it ended: finished, interrupted by Ctrl-C, or failed by the exception."""
-        self._guarded(lambda: self._end(error))
+        with self._guard:
+            self._end(error)
 
     def step(
         self,
@@ -142,13 +144,12 @@ class Reporter:
             metrics: Further numbers, one series each.
             step: The number of the step, if you count yourself; it must rise.
         """
-        if self._is_off:
+        if self._guard.is_off:
             return
         with self._lock:
             self._watch_thread()
-            self._guarded(
-                lambda: self._report(loss, gradients, variables, optimizer, loss_scale, metrics, step)
-            )
+            with self._guard:
+                self._report(loss, gradients, variables, optimizer, loss_scale, metrics, step)
 
     def _watch_thread(self) -> None:
         thread = threading.get_ident()
@@ -157,16 +158,6 @@ class Reporter:
             self._thread = None
         elif self._thread is None and not self._knows_first_step:
             self._thread = thread
-
-    def _guarded(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except Exception:
-            if not self._is_off:
-                _log.warning(
-                    "trainvitals failed and is off for this run; your training goes on", exc_info=True
-                )
-            self._is_off = True
 
     def _report(
         self,
@@ -245,7 +236,8 @@ class Reporter:
 
     def _read_rest(self) -> None:
         if self._steps:
-            self._guarded(self._read)
+            with self._guard:
+                self._read()
 
     def _read(self) -> None:
         began = time.perf_counter()

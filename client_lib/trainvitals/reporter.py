@@ -15,6 +15,7 @@ import keras
 
 from trainvitals import wire
 from trainvitals.fit import Fit
+from trainvitals.guard import Guard
 from trainvitals.identity import identify
 from trainvitals.session import Session
 
@@ -29,13 +30,9 @@ def _guarded(
 
     @functools.wraps(hook)
     def run(self: HealthReporter, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        if self._is_off:
-            return
-        try:
-            hook(self, *args, **kwargs)
-        except Exception:
-            self._is_off = True
-            _log.warning("trainvitals failed and is off for this run; your training goes on", exc_info=True)
+        if not self._guard.is_off:
+            with self._guard:
+                hook(self, *args, **kwargs)
 
     return run
 
@@ -103,7 +100,7 @@ class HealthReporter(keras.callbacks.Callback):
             resume_step=resume_step,
         )
         self._session = Session(identity, on_incident=on_incident, spool_dir=spool_dir, console=console)
-        self._is_off = False
+        self._guard = Guard()
         self._fit: Fit | None = None
         self._was_finite = True
         self._thread = 0
@@ -127,7 +124,7 @@ class HealthReporter(keras.callbacks.Callback):
         """Leave out the model and what is measured of it: a copy is a run of its own."""
         fresh = {
             "_fit": None,
-            "_is_off": False,
+            "_guard": Guard(),
             "_was_finite": True,
             "_is_in_fit": False,
             "_model": None,
