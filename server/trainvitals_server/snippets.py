@@ -1,4 +1,8 @@
-"""Pieces of the code that goes with a cause; they keep what a model was compiled with. Only texts."""
+"""Pieces of the code that goes with a cause; they keep what a model was compiled with. Only texts.
+
+What a snippet does not define itself is the reader's: `model`, `x` and `y`, in a loop of their own also
+`optimizer` and `loss_fn`.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ def compile_again(model, like=None, loss=None, **changes):
 
 
 '''
+EARLIER_WEIGHTS = "# first load weights from before the trouble, or build the model anew\n"
 LOWER = '''\
 def lower(rate):
     """Return a tenth of a learning rate; of a schedule, with a tenth of each of its rates, from its start."""
@@ -31,3 +36,50 @@ optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
 rate = lower(optimizer.get_config()["learning_rate"])
 '''
 CLIP = "clipnorm=1.0, clipvalue=None, global_clipnorm=None"
+RENEW = '''\
+def renew(model, change):
+    """Return the model with new weights, after `change` of each layer's configuration."""
+
+    def renewed(layer):
+        config = layer.get_config()
+        change(layer, config)
+        if config == layer.get_config() and not layer.weights:
+            return layer  # a Lambda cannot be made from its configuration
+        return type(layer).from_config(config)
+
+    return keras.models.clone_model(model, clone_function=renewed, recursive=True)
+
+
+'''
+_WIDER = """\
+policy = "{policy}"
+
+
+def wider(layer, config):
+    if layer.dtype_policy.name == "{narrow}":
+        config["dtype"] = policy
+
+
+keras.mixed_precision.set_global_policy(policy)
+old = model
+model = renew(old, wider)
+model.set_weights(old.get_weights())  # those from before the trouble
+compile_again(model, like=old)
+"""
+IN_BFLOAT16 = (
+    COMPILE_AGAIN + RENEW + _WIDER.format(policy="mixed_bfloat16", narrow="mixed_float16")
+)  # float32 where the device has no bfloat16
+FLOAT32_VARIABLES = COMPILE_AGAIN + RENEW + _WIDER.format(policy="mixed_float16", narrow="float16")
+SCALED_STEP = """\
+import tensorflow as tf
+
+
+@tf.function
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_fn(y, model(x, training=True))
+        scaled = optimizer.scale_loss(loss)  # times the loss scale
+    gradients = tape.gradient(scaled, model.trainable_variables)
+    optimizer.apply(gradients, model.trainable_variables)  # divides by it; nothing else may
+    return loss, gradients
+"""

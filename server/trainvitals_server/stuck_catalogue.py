@@ -11,18 +11,22 @@ STUCK_CATALOGUE: dict[str, Entry] = {
         "Raise the learning rate: start from 1e-3 for Adam and its relatives or 1e-2 for SGD, and look at it "
         "again after a few hundred steps. Check schedules: a warm-up that never ends, a decay that is too "
         "fast, or a unit mistaken (1e-9 for 1e-3).",
-        COMPILE_AGAIN + "compile_again(model, learning_rate=1e-3)\n",
+        COMPILE_AGAIN
+        + """\
+optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+compile_again(model, learning_rate=1e-2 if isinstance(optimizer, keras.optimizers.SGD) else 1e-3)
+""",
     ),
     "single_unit_softmax": Entry(
         "a softmax over a single unit: its output is 1 whatever the weights are, so they get no gradient",
         "For two classes use one unit with a sigmoid and binary_crossentropy, or two units with a softmax "
         "and sparse_categorical_crossentropy.",
-        """\
-import keras
-
-outputs = keras.layers.Dense(1, activation="sigmoid", name="probability")(model.layers[-2].output)
-model = keras.Model(model.inputs, outputs)
-model.compile(optimizer=keras.optimizers.Adam(1e-3), loss="binary_crossentropy", metrics=["accuracy"])
+        COMPILE_AGAIN
+        + """\
+old = model
+outputs = keras.layers.Dense(1, activation="sigmoid", name="probability")(old.layers[-2].output)
+model = keras.Model(old.inputs, outputs)
+compile_again(model, like=old, loss="binary_crossentropy")
 """,
     ),
     "constant_output": Entry(
@@ -51,7 +55,7 @@ model = keras.models.clone_model(old)  # with new weights
 import keras
 
 stop = keras.callbacks.EarlyStopping(monitor="val_loss", patience=3, restore_best_weights=True)
-# model.fit(..., callbacks=[stop])
+callbacks = [stop]  # model.fit(..., callbacks=callbacks)
 """,
     ),
     "slow_input": Entry(
@@ -90,13 +94,17 @@ model.compile(optimizer=model.optimizer, loss=model.loss, metrics=[precision])
         "a loss that has no lower bound: a sign mistaken, or a term that can be made ever more negative",
         "Look at what the loss rewards: minimise the negative of what should grow, keep variances and "
         "temperatures away from 0, and bound every term that is subtracted.",
-        """\
+        COMPILE_AGAIN
+        + """\
 from keras import ops
 
 
 def bounded_nll(y, p):  # of a mean and the logarithm of its standard deviation
     log_std = ops.clip(p[:, 1:], -6.0, 6.0)
     return ops.mean(0.5 * ops.square((y - p[:, :1]) * ops.exp(-log_std)) + log_std)
+
+
+compile_again(model, loss=bounded_nll)
 """,
     ),
     "gradient_accumulator_not_reset": Entry(
@@ -120,10 +128,12 @@ def train_step(x, y):
 
 
 @tf.function
-def update():
-    optimizer.apply([tf.convert_to_tensor(total) for total in sums], model.trainable_variables)
+def update(batches):  # after so many calls of train_step
+    gradients = [total / batches for total in sums]
+    optimizer.apply(gradients, model.trainable_variables)
     for total in sums:
         total.assign(tf.zeros_like(total))
+    return gradients
 """,
     ),
 }

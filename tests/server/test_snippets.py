@@ -13,7 +13,11 @@ from trainvitals_server.catalogue import CATALOGUE
 keras = pytest.importorskip("keras")
 pytestmark = pytest.mark.tensorflow
 
-RECOMPILING = sorted(name for name, entry in CATALOGUE.items() if "compile_again(" in entry.snippet)
+OTHERS = {"unbounded_loss"}  # of a mean and a deviation: it wants two outputs
+RECOMPILING = sorted(
+    {name for name, entry in CATALOGUE.items() if "compile_again(" in entry.snippet} - OTHERS
+)
+WITHOUT_SCALER = ("float16_activation_overflow", "float16_overflow")  # bfloat16 needs none
 LOWERING = [name for name in RECOMPILING if "learning_rate=rate" in CATALOGUE[name].snippet]
 PLAIN = ("learning_rate_too_high", "dead_relu")
 RATE = 0.02
@@ -88,7 +92,8 @@ def test_a_snippet_keeps_what_it_does_not_speak_of(name: str, cause: str) -> Non
     assert {k: v for k, v in config.items() if k not in spoken} == {
         k: v for k, v in before.items() if k not in spoken
     }
-    assert type(new.optimizer) is type(old.optimizer)
+    assert type(inner(new)) is type(inner(old))
+    assert (new.optimizer is inner(new)) == (old.optimizer is inner(old) or cause in WITHOUT_SCALER)
     logs = new.fit(X, Y, verbose=0).history
     assert {"accuracy", "loss"} < set(logs)
     assert any(key.startswith("auc") for key in logs)
@@ -111,4 +116,4 @@ def test_the_rate_is_a_tenth_of_what_it_was(name: str, cause: str) -> None:
 
 def test_no_snippet_compiles_without_keeping_the_settings() -> None:
     ways = {name for name, entry in CATALOGUE.items() if "model.compile(" in entry.snippet}
-    assert ways - set(RECOMPILING) == {"single_unit_softmax", "metric_undefined"}
+    assert ways - set(RECOMPILING) - OTHERS == {"metric_undefined"}

@@ -1,0 +1,115 @@
+"""The texts of operations that are undefined somewhere, or overflow. Only texts."""
+
+from __future__ import annotations
+
+from trainvitals_server.entry import Entry
+from trainvitals_server.snippets import COMPILE_AGAIN
+
+OPERATION_CATALOGUE: dict[str, Entry] = {
+    "log_of_zero": Entry(
+        "the logarithm of zero: a probability reached exactly 0 or 1",
+        "Let the loss work on logits (`from_logits=True`, no sigmoid or softmax at the end), "
+        "or clip the argument of the logarithm.",
+        COMPILE_AGAIN
+        + """\
+from keras import ops
+
+
+def safe_bce(y, p):
+    p = ops.clip(p, 1e-7, 1 - 1e-7)
+    return -ops.mean(y * ops.log(p) + (1 - y) * ops.log(1 - p))
+
+
+compile_again(model, loss=safe_bce)
+""",
+    ),
+    "log_of_negative": Entry(
+        "the logarithm of a negative number",
+        "Look at the range of what goes into the logarithm, the targets included: standardised targets are "
+        "negative. Use targets as they were before standardising and log1p, or a loss without a logarithm.",
+        COMPILE_AGAIN
+        + """\
+from keras import ops
+
+
+def safe_msle(y, p):
+    return ops.mean(ops.square(ops.log1p(ops.relu(y)) - ops.log1p(ops.relu(p))))
+
+
+compile_again(model, loss=safe_msle)
+""",
+    ),
+    "division_by_zero": Entry(
+        "a division by zero",
+        "Add a small constant to the denominator, or use `keras.ops.divide_no_nan`. Look for what makes it "
+        "0: an empty mask, a class without samples, a batch whose sum or variance is 0.",
+        COMPILE_AGAIN
+        + """\
+from keras import ops
+
+
+def dice(y, p, smooth=1.0):
+    axes = tuple(range(1, len(p.shape)))
+    overlap = ops.sum(y * p, axis=axes)
+    return ops.mean(1 - (2 * overlap + smooth) / (ops.sum(y, axis=axes) + ops.sum(p, axis=axes) + smooth))
+
+
+compile_again(model, loss=dice)
+""",
+    ),
+    "sqrt_gradient_at_zero": Entry(
+        "the gradient of a square root at zero is infinite",
+        "Put a small constant under the root: the value hardly changes, and the gradient becomes finite. It "
+        "happens where a distance or a norm is exactly 0: pairs of equal samples, vectors of zeros.",
+        """\
+import keras
+from keras import ops
+
+# use it in your model where the distance is taken
+distance = keras.layers.Lambda(
+    lambda t: ops.sqrt(ops.sum(ops.square(t[0] - t[1]), axis=-1, keepdims=True) + 1e-12)
+)
+""",
+    ),
+    "pow_gradient_at_zero": Entry(
+        "the gradient of a power with exponent below one is infinite at zero",
+        "Keep the base away from zero: `ops.maximum(base, 1e-6) ** gamma`, or use an exponent "
+        "of at least one.",
+        COMPILE_AGAIN
+        + """\
+from keras import ops
+
+
+def focal(y, p, gamma=0.5):
+    pt = y * p + (1 - y) * (1 - p)
+    return ops.mean(-(ops.maximum(1 - pt, 1e-6) ** gamma) * ops.log(pt + 1e-7))
+
+
+compile_again(model, loss=focal)
+""",
+    ),
+    "where_gradient": Entry(
+        "`where` selects the safe branch, but the gradient of the other one is still "
+        "computed: 0 times infinity is NaN",
+        "Make the argument safe first, then select: a `where` inside and one outside.",
+        """\
+from keras import ops
+
+
+def safe_log(x):  # the same for a root, a division, a power
+    positive = x > 0
+    return ops.where(positive, ops.log(ops.where(positive, x, ops.ones_like(x))), ops.zeros_like(x))
+""",
+    ),
+    "exp_overflow": Entry(
+        "an exponential overflows",
+        "Subtract the maximum before the exponential, or use Keras's own softmax, logsumexp or softplus, "
+        "which do.",
+        """\
+import keras
+
+# in place of your exp(z) / sum(exp(z)); or activation="softmax"
+probabilities = keras.layers.Softmax()
+""",
+    ),
+}
