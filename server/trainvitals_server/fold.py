@@ -15,6 +15,7 @@ from trainvitals.wire import Bye, Environment, Event, Hello, Layer, Layout
 from trainvitals_server.batch import Batch
 from trainvitals_server.book import Book, precedence
 from trainvitals_server.case import Context
+from trainvitals_server.detect.blocks import LOSS_BLOCK, Blocks
 from trainvitals_server.detect.constant import ConstantFold
 from trainvitals_server.detect.gradient import GradientFold
 from trainvitals_server.detect.layers import LayerFold
@@ -54,6 +55,7 @@ class Detectors(msgspec.Struct):
     layers: LayerFold = msgspec.field(default_factory=LayerFold)
     misuse: MisuseFold = msgspec.field(default_factory=MisuseFold)
     silent: SilentOverflowFold = msgspec.field(default_factory=SilentOverflowFold)
+    blocks: Blocks = msgspec.field(default_factory=lambda: Blocks(LOSS_BLOCK))
     plateau: PlateauFold = msgspec.field(default_factory=PlateauFold)
     oscillation: OscillationFold = msgspec.field(default_factory=OscillationFold)
     constant: ConstantFold = msgspec.field(default_factory=ConstantFold)
@@ -73,12 +75,13 @@ class Detectors(msgspec.Struct):
     def feed(self, batch: Batch) -> list[Finding]:
         """Return what the rows of `batch` say, in the order in which they give it away."""
         self.origin.feed(batch)
+        blocks = self.blocks.cut(batch, "loss")
         found = [*self.loss.feed(batch), *self.gradient.feed(batch), *self.overflow.feed(batch)]
         found += self.validation.feed(batch)
         found += [*self.layers.feed(batch), *self.misuse.feed(batch), *self.silent.feed(batch)]
-        found += [*self.constant.feed(batch), *self.runaway.feed(batch), *self.low_scale.feed(batch)]
-        found += [*self.metric.feed(batch), *self.plateau.feed(batch), *self.oscillation.feed(batch)]
-        found += [*self.overfitting.feed(batch), *self.speed.feed(batch)]
+        found += [*self.constant.feed(batch), *self.runaway.feed(batch), *self.low_scale.feed(batch, blocks)]
+        found += [*self.metric.feed(batch), *self.plateau.feed(batch, blocks)]
+        found += [*self.oscillation.feed(blocks), *self.overfitting.feed(batch), *self.speed.feed(batch)]
         return sorted(found, key=precedence)
 
     def validated(self, step: int, data: Mapping[str, object]) -> list[Finding]:

@@ -6,65 +6,95 @@ What is judged block by block does not depend on how a run was split. Only finit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import median
 
 import msgspec
 import numpy as np
 
+from trainvitals.wire import FloatArray, IntArray
 from trainvitals_server.batch import Batch
 
+LOSS_BLOCK = 32  # rows of the loss that patterns of a run which does not learn are judged by
 MAD_TO_SIGMA = 1.4826
 MEDIAN_ERROR = 1.2533  # the standard error of a median is this many times that of a mean
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive values of one series."""
+    """Consecutive values of one series, and what every detector asks about them.
+
+    `level` is their median, `swing` that of the moves from row to row, `turns` the share of rows after which
+    the series turns round.
+    """
 
     values: list[float]
     first_step: int
     last_step: int
-
-    @property
-    def level(self) -> float:
-        """The median."""
-        return median(self.values)
+    level: float
+    swing: float
+    turns: float
 
     @property
     def noise(self) -> float:
         """The scatter from row to row, as a standard deviation; a trend does not count."""
-        return MAD_TO_SIGMA * median(abs(b - a) for a, b in pairwise(self.values)) / math.sqrt(2)
+        return MAD_TO_SIGMA * self.swing / math.sqrt(2)
 
 
 class Blocks(msgspec.Struct):
-    """The rows of the block that is being filled."""
+    """The rows of the block that is being filled; `size` is at least 3."""
 
     size: int
     values: list[float] = []
     first_step: int = 0
 
-    def cut(self, batch: Batch, name: str) -> Iterator[Block]:
-        """Yield the blocks that the finite cells of series `name` complete."""
+    def cut(self, batch: Batch, name: str) -> list[Block]:
+        """Return the blocks that the finite cells of series `name` complete."""
+        steps, cells = self._take(batch, name)
+        return _blocks(steps.reshape(-1, self.size), cells.reshape(-1, self.size)) if len(cells) else []
+
+    def skip(self, batch: Batch, name: str) -> None:
+        """Take the rows of `batch` where no block that they complete can be news."""
+        self._take(batch, name)
+
+    def _take(self, batch: Batch, name: str) -> tuple[IntArray, FloatArray]:
+        """Return the rows of whole blocks and keep the rest."""
         series = batch.columns.get(name)
         if series is None:
-            return
+            return np.zeros(0, dtype=np.int64), np.zeros(0)
         usable = series.present & np.isfinite(series.values)
-        steps = batch.steps[usable]
-        values = series.values[usable].tolist()
-        place = 0
-        while place < len(values):
-            if not self.values:
-                self.first_step = int(steps[place])
-            stop = min(len(values), place + self.size - len(self.values))
-            self.values = [*self.values, *values[place:stop]]
-            place = stop
-            if len(self.values) >= self.size:
-                block = Block(self.values, self.first_step, int(steps[stop - 1]))
-                self.values = []
-                yield block
+        steps, cells = batch.steps[usable], series.values[usable]
+        if self.values:
+            steps = np.concatenate((np.full(len(self.values), self.first_step), steps))
+            cells = np.concatenate((self.values, cells))
+        whole = len(cells) // self.size * self.size
+        self.values = cells[whole:].tolist()
+        if self.values:
+            self.first_step = int(steps[whole])
+        return steps[:whole], cells[:whole]
+
+
+def _blocks(steps: IntArray, cells: FloatArray) -> list[Block]:
+    """Return one block a row.
+
+    All at once: the very numbers that each would have by itself, at a fraction of the cost.
+    """
+    with np.errstate(over="ignore"):  # moves between the ends of the number format
+        moves = cells[:, 1:] - cells[:, :-1]
+        levels, swings = _medians(cells), _medians(np.abs(moves))
+    ups, downs = moves > 0, moves < 0
+    turned = (ups[:, 1:] & downs[:, :-1]) | (downs[:, 1:] & ups[:, :-1])
+    turns: list[float] = (turned.sum(axis=1) / turned.shape[1]).tolist()
+    columns = (cells.tolist(), steps[:, 0].tolist(), steps[:, -1].tolist(), levels, swings, turns)
+    return [Block(*parts) for parts in zip(*columns, strict=True)]
+
+
+def _medians(cells: FloatArray) -> list[float]:
+    """Return the median of each row."""
+    ordered = np.sort(cells, axis=1)
+    half = cells.shape[1] // 2
+    middle = ordered[:, half] if cells.shape[1] % 2 else (ordered[:, half - 1] + ordered[:, half]) / 2
+    medians: list[float] = middle.tolist()
+    return medians
 
 
 class Latest(msgspec.Struct):
@@ -87,5 +117,7 @@ class Latest(msgspec.Struct):
         series = batch.columns.get(self.name)
         if series is None:
             return None
+        if stop and series.present[stop - 1] and math.isfinite(last := float(series.values[stop - 1])):
+            return last  # as nearly always
         usable = np.flatnonzero(series.present[:stop] & np.isfinite(series.values[:stop]))
         return float(series.values[usable[-1]]) if len(usable) else None

@@ -7,18 +7,18 @@ that pile up are a collapse, which is `overflow`'s business. Needs `loss`, `loss
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
 import msgspec
 import numpy as np
 
-from trainvitals.wire import BoolArray
+from trainvitals.wire import BoolArray, FloatArray
 from trainvitals_server.batch import Batch
-from trainvitals_server.detect.blocks import Block, Blocks
+from trainvitals_server.detect.blocks import LOSS_BLOCK, Block
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Evidence, Finding
 
-BLOCK = 32
 MIN_BLOCKS = 6
 BOTTOM = 8.0  # at or below it scaling does next to nothing
 LOW_SHARE = 2.0**-10  # of the highest scale so far: ten halvings
@@ -40,34 +40,31 @@ class Past(msgspec.Struct, frozen=True):
 class LowScaleFold(msgspec.Struct):
     """Folds loss, scale and skips in blocks of the loss."""
 
-    blocks: Blocks = msgspec.field(default_factory=lambda: Blocks(BLOCK))
     highest: float = 0.0
     scale: float = 0.0
     skips: int = 0
     past: list[Past] = []
     told_step: int | None = None
 
-    def feed(self, batch: Batch) -> list[Finding]:
-        """Return a scale that is stuck once it is sure, and its end."""
+    def feed(self, batch: Batch, blocks: Sequence[Block]) -> list[Finding]:
+        """Return a scale that is stuck once it is sure, and its end; `batch` completes `blocks`."""
         findings: list[Finding] = []
-        start = 0
-        for block in self.blocks.cut(batch, "loss"):
-            stop = int(np.searchsorted(batch.steps, block.last_step, side="right"))
-            self._note(batch.slice(start, stop))
-            start = stop
+        ends = np.searchsorted(batch.steps, [block.last_step for block in blocks], side="right").tolist()
+        scales, skips = _scales(batch), np.cumsum(_skipped(batch))
+        start = skipped = 0
+        for stop, block in zip(ends, blocks, strict=True):
+            self._note(scales[start:stop], int(skips[stop - 1]) - skipped)
+            start, skipped = stop, int(skips[stop - 1])
             if self.highest:
                 self._close(block, findings)
-        self._note(batch.slice(start, len(batch)))
+        if start < len(batch):
+            self._note(scales[start:], int(skips[-1]) - skipped)
         return findings
 
-    def _note(self, batch: Batch) -> None:
-        series = batch.columns.get("loss_scale")
-        if series is not None:
-            scales = series.values[series.present & np.isfinite(series.values) & (series.values >= 0)]
-            if len(scales):
-                self.scale = max(self.scale, float(scales.max()))
-                self.highest = max(self.highest, self.scale)
-        self.skips += int(_skipped(batch).sum())
+    def _note(self, scales: FloatArray, skips: int) -> None:
+        self.scale = max(self.scale, float(scales.max()))
+        self.highest = max(self.highest, self.scale)
+        self.skips += skips
 
     def _close(self, block: Block, findings: list[Finding]) -> None:
         item = Past(block.first_step, block.level, block.noise, self.skips, self.scale)
@@ -77,10 +74,10 @@ class LowScaleFold(msgspec.Struct):
             return
         skips = sum(past.skips for past in self.past)
         if self.told_step is None:
-            if skips >= SKIP_SHARE * MIN_BLOCKS * BLOCK and self._is_low() and not self._learns():
+            if skips >= SKIP_SHARE * MIN_BLOCKS * LOSS_BLOCK and self._is_low() and not self._learns():
                 self.told_step = self.past[0].first_step
                 findings.append(self._stuck(block, skips, self.told_step))
-        elif skips <= CALM_SHARE * MIN_BLOCKS * BLOCK:
+        elif skips <= CALM_SHARE * MIN_BLOCKS * LOSS_BLOCK:
             findings.append(_is_over(self.told_step, block, skips))
             self.told_step = None
 
@@ -98,7 +95,7 @@ class LowScaleFold(msgspec.Struct):
         return before - lately > FALL_NOISE * median(past.noise for past in self.past)
 
     def _stuck(self, block: Block, skips: int, onset: int) -> Finding:
-        rows, scale = MIN_BLOCKS * BLOCK, self.past[-1].scale
+        rows, scale = MIN_BLOCKS * LOSS_BLOCK, self.past[-1].scale
         text = f"the loss scale is {scale:g}; it has been {self.highest:g}"
         beside = f"{skips} of the last {rows} updates were skipped, and the loss stays at {block.level:.4g}"
         facts: Flags = {
@@ -114,11 +111,20 @@ class LowScaleFold(msgspec.Struct):
 
 
 def _is_over(onset: int, block: Block, skips: int) -> Finding:
-    text = f"only {skips} of the last {MIN_BLOCKS * BLOCK} updates were skipped"
+    text = f"only {skips} of the last {MIN_BLOCKS * LOSS_BLOCK} updates were skipped"
     return Finding(
         kind="loss_scale_stuck_low", severity="warning", phase="resolve", onset_step=onset,
         detected_step=block.last_step, evidence=(Evidence(text=text, series="skipped"),),
     )  # fmt: skip
+
+
+def _scales(batch: Batch) -> FloatArray:
+    """Return the loss scale of each row, 0 where there is none."""
+    series = batch.columns.get("loss_scale")
+    if series is None:
+        return np.zeros(len(batch))
+    usable = series.present & np.isfinite(series.values) & (series.values >= 0)
+    return np.where(usable, series.values, 0.0)
 
 
 def _skipped(batch: Batch) -> BoolArray:

@@ -8,16 +8,14 @@ noise that was there from the beginning are none. Needs `loss`.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
 
 import msgspec
 
-from trainvitals_server.batch import Batch
-from trainvitals_server.detect.blocks import Block, Blocks
+from trainvitals_server.detect.blocks import LOSS_BLOCK, Block
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Evidence, Finding
 
-BLOCK = 32
 MIN_BLOCKS = 4  # blocks in a row
 ALTERNATION = 0.9  # of the rows turn; in noise two of three do
 CALM = 0.8
@@ -41,9 +39,8 @@ class Bounce(msgspec.Struct, frozen=True):
 
 
 class OscillationFold(msgspec.Struct):
-    """Folds the loss in blocks."""
+    """Folds blocks of the loss."""
 
-    blocks: Blocks = msgspec.field(default_factory=lambda: Blocks(BLOCK))
     start: float | None = None
     best: float = 0.0
     noise: float = 0.0
@@ -52,10 +49,10 @@ class OscillationFold(msgspec.Struct):
     told: Bounce | None = None
     calm: int = 0
 
-    def feed(self, batch: Batch) -> list[Finding]:
+    def feed(self, blocks: Sequence[Block]) -> list[Finding]:
         """Return an oscillation once it goes on, and its end."""
         findings: list[Finding] = []
-        for block in self.blocks.cut(batch, "loss"):
+        for block in blocks:
             item = self._bounce(block)
             self.past = [*self.past[1 - MIN_BLOCKS :], item]
             if self.told is None:
@@ -68,14 +65,19 @@ class OscillationFold(msgspec.Struct):
         if self.start is None:
             self.start = max(block.values[:5])
             self.best, self.noise = block.level, block.noise
-        span = self.start - self.best
-        high = sum(value >= self.best + HIGH_SHARE * span for value in block.values)
-        low = sum(value <= self.best + LOW_SHARE * span for value in block.values)
-        bounces = span >= LEARNED_NOISE * self.noise > 0 and min(high, low) >= EACH_SIDE * len(block.values)
+        bounces = self._leaps(block, self.start - self.best)
         self.best, self.noise = min(self.best, block.level), min(self.noise, block.noise)
-        turns = _turns(block.values)
-        self.was_calm = self.was_calm or turns < CALM
-        return Bounce(block.first_step, block.level, _swing(block.values), turns, bounces)
+        self.was_calm = self.was_calm or block.turns < CALM
+        return Bounce(block.first_step, block.level, block.swing, block.turns, bounces)
+
+    def _leaps(self, block: Block, span: float) -> bool:
+        """Whether the loss jumps between its best and half of its start."""
+        edge = self.best + HIGH_SHARE * span
+        if not span >= LEARNED_NOISE * self.noise > 0 or max(block.values) < edge:
+            return False
+        high = sum(value >= edge for value in block.values)
+        low = sum(value <= self.best + LOW_SHARE * span for value in block.values)
+        return min(high, low) >= EACH_SIDE * len(block.values)
 
     def _judge(self, block: Block, findings: list[Finding]) -> None:
         if len(self.past) < MIN_BLOCKS:
@@ -92,7 +94,7 @@ class OscillationFold(msgspec.Struct):
         self.calm = 0 if item.turns >= ALTERNATION or item.bounces else self.calm + 1
         if self.calm < CALM_BLOCKS:
             return
-        text = f"the loss has been calm for {CALM_BLOCKS * BLOCK} steps, at {item.level:.4g}"
+        text = f"the loss has been calm for {CALM_BLOCKS * LOSS_BLOCK} steps, at {item.level:.4g}"
         findings.append(
             Finding(
                 kind="oscillation", severity="info", phase="withdraw", onset_step=told.first_step,
@@ -105,24 +107,13 @@ class OscillationFold(msgspec.Struct):
     def _oscillation(self, block: Block, first: Bounce, last: Bounce, *, alternates: bool) -> Finding:
         low, high = min(block.values), max(block.values)
         how = "up in one row and down in the next" if alternates else "up and down without coming to rest"
-        text = f"the loss goes {how}, between {low:.4g} and {high:.4g}, for {MIN_BLOCKS * BLOCK} steps"
+        text = f"the loss goes {how}, between {low:.4g} and {high:.4g}, for {MIN_BLOCKS * LOSS_BLOCK} steps"
         facts: Flags = {
             "low": low, "high": high, "level": last.level, "best": self.best, "alternates": alternates,
-            "bounce_rows": MIN_BLOCKS * BLOCK,
+            "bounce_rows": MIN_BLOCKS * LOSS_BLOCK,
         }  # fmt: skip
         return Finding(
             kind="oscillation", severity="info", onset_step=first.first_step, detected_step=block.last_step,
             evidence=(Evidence(text=text, series="loss", step=block.last_step, value=block.values[-1]),),
             facts=facts,
         )  # fmt: skip
-
-
-def _swing(values: list[float]) -> float:
-    steps = sorted(abs(b - a) for a, b in pairwise(values))
-    return steps[len(steps) // 2]
-
-
-def _turns(values: list[float]) -> float:
-    """Return the share of rows after which the loss turns round."""
-    moves = [b - a for a, b in pairwise(values)]
-    return sum(a < 0 < b or b < 0 < a for a, b in pairwise(moves)) / (len(moves) - 1)

@@ -8,16 +8,16 @@ that scatters around zero (a policy gradient): it says nothing about learning. N
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 
 import msgspec
 
 from trainvitals_server.batch import Batch
-from trainvitals_server.detect.blocks import MEDIAN_ERROR, Block, Blocks, Latest
+from trainvitals_server.detect.blocks import LOSS_BLOCK, MEDIAN_ERROR, Block, Latest
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Evidence, Finding
 
-BLOCK = 32
 MIN_BLOCKS = 10  # fewer rows cannot tell a slow start from none
 MAX_BLOCKS = 64  # blocks that are remembered; half of them are judged
 SLOPE_LIMIT = 0.35  # a descent from half to half that may be larger is learning; in units of the noise
@@ -45,9 +45,8 @@ class Past(msgspec.Struct, frozen=True):
 
 
 class PlateauFold(msgspec.Struct):
-    """Folds the loss in blocks."""
+    """Folds blocks of the loss."""
 
-    blocks: Blocks = msgspec.field(default_factory=lambda: Blocks(BLOCK))
     rate: Latest = msgspec.field(default_factory=lambda: Latest("learning_rate"))
     norm: Latest = msgspec.field(default_factory=lambda: Latest("grad_norm"))
     head: list[Past] = []
@@ -56,10 +55,10 @@ class PlateauFold(msgspec.Struct):
     told: Past | None = None
     better: int = 0
 
-    def feed(self, batch: Batch) -> list[Finding]:
-        """Return a plateau once it is sure, and its end."""
+    def feed(self, batch: Batch, blocks: Sequence[Block]) -> list[Finding]:
+        """Return a plateau once it is sure, and its end; `blocks` are those that `batch` completes."""
         findings: list[Finding] = []
-        for block in self.blocks.cut(batch, "loss"):
+        for block in blocks:
             rate, norm = self.rate.at(batch, block.last_step), self.norm.at(batch, block.last_step)
             item = Past(block.first_step, block.level, block.noise, rate, norm)
             if len(self.head) < START_BLOCKS:
@@ -118,7 +117,7 @@ def _is_flat(window: list[Past], noise: float) -> bool:
     """Whether the levels neither fall nor wander, as far as their noise lets it be known."""
     levels = [past.level for past in window]
     half = len(levels) // 2
-    error = MEDIAN_ERROR * noise / math.sqrt(BLOCK)
+    error = MEDIAN_ERROR * noise / math.sqrt(LOSS_BLOCK)
     fall = sum(levels[:half]) / half - sum(levels[-half:]) / half
     doubt = SURE_ERRORS * error * math.sqrt(2 / half)
     return fall + doubt <= SLOPE_LIMIT * noise and _spread(levels) <= WANDER_FACTOR * error
@@ -126,7 +125,7 @@ def _is_flat(window: list[Past], noise: float) -> bool:
 
 def _whole_stretch(past: list[Past], window: list[Past], level: float, noise: float) -> list[Past]:
     """Return the window with the blocks right before it that are at the same level."""
-    room = SAME_ERRORS * MEDIAN_ERROR * noise / math.sqrt(BLOCK)
+    room = SAME_ERRORS * MEDIAN_ERROR * noise / math.sqrt(LOSS_BLOCK)
     start = len(past) - len(window)
     while start and abs(past[start - 1].level - level) <= room:
         start -= 1
@@ -153,7 +152,7 @@ def _guessed_classes(at: Past, slack: float) -> int | None:
 
 
 def _plateau(block: Block, window: list[Past], start: float, told: Past, classes: int | None) -> Finding:
-    rows = len(window) * BLOCK
+    rows = len(window) * LOSS_BLOCK
     norms = [past.norm for past in window if past.norm is not None]
     text = f"the loss has stayed at {told.level:.4g} for {rows} steps; the run began at {start:.4g}"
     guess = () if classes is None else (

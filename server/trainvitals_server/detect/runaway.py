@@ -44,6 +44,9 @@ class RunawayFold(msgspec.Struct):
     def feed(self, batch: Batch) -> list[Finding]:
         """Return a runaway once it is sure."""
         findings: list[Finding] = []
+        if self._stays_above_zero(batch):
+            self.blocks.skip(batch, "loss")
+            return findings
         for block in self.blocks.cut(batch, "loss"):
             if self.size is None:
                 self.size = max(map(abs, block.values))
@@ -52,6 +55,13 @@ class RunawayFold(msgspec.Struct):
                 self.told_step = self.first_step
                 findings.append(self._runaway(block, self.size))
         return findings
+
+    def _stays_above_zero(self, batch: Batch) -> bool:
+        """Whether no block of these rows can be below zero."""
+        series = batch.columns.get("loss")
+        if self.size is None or self.levels or series is None or min(self.blocks.values, default=0.0) < 0:
+            return False
+        return not bool((series.present & (series.values < 0)).any())
 
     def _take(self, block: Block) -> None:
         level = block.level

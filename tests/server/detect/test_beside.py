@@ -8,12 +8,19 @@ import pytest
 from stuck import bad_metric, likelihood, overfitting, runaway, slow, stuck_scale
 from traces import NAN, batch_of, learning
 from trainvitals.wire import Environment, Event, Hello
+from trainvitals_server.batch import Batch
+from trainvitals_server.detect.blocks import LOSS_BLOCK, Blocks
 from trainvitals_server.detect.low_scale import LowScaleFold
 from trainvitals_server.detect.metric import MetricFold
 from trainvitals_server.detect.overfitting import OverfittingFold
 from trainvitals_server.detect.runaway import RunawayFold
 from trainvitals_server.detect.speed import SpeedFold
+from trainvitals_server.finding import Finding
 from trainvitals_server.fold import RunFold, scan
+
+
+def low_scales(batch: Batch) -> list[Finding]:
+    return LowScaleFold().feed(batch, Blocks(LOSS_BLOCK).cut(batch, "loss"))
 
 
 class TestOverfitting:
@@ -107,12 +114,12 @@ class TestLowScale:
     def test_updates_that_are_applied_again_end_it(self) -> None:
         columns = {name: series.values.copy() for name, series in stuck_scale().columns.items()}
         columns["skipped"][400:] = 0.0
-        assert [item.phase for item in LowScaleFold().feed(batch_of(columns))] == ["open", "resolve"]
+        assert [item.phase for item in low_scales(batch_of(columns))] == ["open", "resolve"]
 
     def test_a_low_scale_without_skips_is_fine(self) -> None:
         columns = {name: series.values.copy() for name, series in stuck_scale().columns.items()}
         columns["skipped"][:] = 0.0
-        assert LowScaleFold().feed(batch_of(columns)) == []
+        assert low_scales(batch_of(columns)) == []
 
 
 class TestSpeed:
