@@ -12,6 +12,12 @@ const NAMES = /** @type {const} */ ([
   "warning",
   "info",
   "missing",
+  "nan",
+  "posinf",
+  "neginf",
+  "heat-low",
+  "heat-middle",
+  "heat-high",
 ]);
 
 /** @typedef {Record<(typeof NAMES)[number], string>} Palette */

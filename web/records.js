@@ -37,7 +37,7 @@ import {
  * @typedef {{rank: number, sessionId: string, ordinal: number, status: string | null, resumeStep: number | null,
  *   lastStep: number | null, startedAt: number | null, lastSeenAt: number | null}} Session
  */
-/** @typedef {Run & {environment: Json, layers: Layer[], sessions: Session[], series: string[]}} RunDetail */
+/** @typedef {Run & {environment: Json, layers: Layer[], sessions: Session[], series: string[], layerSeries: string[]}} RunDetail */
 /**
  * @typedef {{cause: string, confidence: number, supports: string[], against: string[], fix: string,
  *   snippet: string}} Cause
@@ -59,7 +59,7 @@ import {
  * @typedef {{kind: "buckets", step: number[], lastStep: number[], min: Column, max: Column, last: Column,
  *   count: number[], nan: number[], posinf: number[], neginf: number[], missing: number[]}} BucketSeries
  */
-/** @typedef {{kind: "layers", layers: string[], step: number[], value: Column}} LayerSeries */
+/** @typedef {{kind: "layers", layers: string[], step: number[], lastStep: number[], value: Column}} LayerSeries */
 /** @typedef {RawSeries | BucketSeries | LayerSeries} AnySeries */
 /** What a later session took another way from. @typedef {{sessionId: string, firstStep: number, lastStep: number}} Ghost */
 /**
@@ -125,6 +125,7 @@ export function mustRunDetail(value) {
     layers: maybeList(run.layers, "run.layers").map(mustLayer),
     sessions: maybeList(run.sessions, "run.sessions").map(mustSession),
     series: maybeTexts(run.series, "run.series"),
+    layerSeries: maybeTexts(run.layer_series, "run.layer_series"),
   };
 }
 
@@ -235,7 +236,8 @@ function mustSeries(item, name) {
   const step = mustColumn(item.step, `${name}.step`).values;
   if (item.layers) {
     const layers = maybeTexts(item.layers, `${name}.layers`);
-    return { kind: "layers", layers, step, value: mustColumn(item.value, `${name}.value`) };
+    const lastStep = maybeColumn(item.last_step, `${name}.last_step`)?.values ?? step;
+    return { kind: "layers", layers, step, lastStep, value: mustColumn(item.value, `${name}.value`) };
   }
   if (item.value) return { kind: "raw", step, value: mustColumn(item.value, `${name}.value`) };
   const counted = (/** @type {string} */ field) =>

@@ -6,6 +6,8 @@ import { byId, refill } from "./dom.js";
 import { environmentView, firstBadView, layersView } from "./environment.js";
 import { clipped, words } from "./format.js";
 import { figuresView, stopView, toolbarView, whoView } from "./header.js";
+import { createHeatLoader } from "./heatloader.js";
+import { createHeatMap } from "./heatmap.js";
 import { incidentView } from "./incidents.js";
 import { chartsOf } from "./instruments.js";
 import { openLive } from "./live.js";
@@ -68,6 +70,11 @@ function schedule() {
   setTimeout(() => requestAnimationFrame(draw), wait); // a hidden tab has no frames: nothing is drawn there
 }
 
+const heatMap = createHeatMap(
+  byId("norms"),
+  schedule,
+  createHeatLoader(() => state, dispatch),
+);
 const buildCharts = chartBuilder(byId("charts"), byId("more-charts"), dispatch, schedule);
 
 async function draw() {
@@ -103,6 +110,7 @@ function show() {
   }
   const instruments = buildCharts(chartsOf(now));
   byId("more").hidden = !byId("more-charts").childElementCount;
+  heatMap.draw(now, theme());
   return drawCharts(plotly, instruments, now, dispatch, theme());
 }
 

@@ -8,6 +8,7 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
 /** @typedef {import("./records.js").Incident} Incident */
 /** @typedef {import("./records.js").Gap} Gap */
 /** @typedef {import("./records.js").SeriesAnswer} SeriesAnswer */
+/** @typedef {import("./records.js").LayerSeries} LayerSeries */
 /** @typedef {import("./track.js").Track} Track */
 /** @typedef {import("./badlayers.js").BadLayer} BadLayer */
 /** @typedef {import("./events.js").RunEvent} RunEvent */
@@ -19,11 +20,13 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
  * `range` null means follow; `detail` is the zoomed range at full resolution, once it has come. `logScale` holds
  * what the user chose, by series. `stale` counts the rows that we hold already or
  * that contradict them, `news` those that tell of more than they bring: the page reads again then. `ghosts` is the
- * loss of earlier sessions beyond the step where a later one resumed; `validation` is by metric.
+ * loss of earlier sessions beyond the step where a later one resumed; `validation` is by metric. `norms` are those of
+ * the layers' gradients: over the whole run, and of the zoomed range.
  * @typedef {{runId: string, rank: number, run: RunDetail | null, problem: string | null, incidents: Incident[],
  *   incidentId: string | null, tracks: Tracks, gaps: Gap[], range: Range | null,
  *   detail: {range: Range, tracks: Tracks} | null, badLayers: BadLayer[], logScale: Record<string, boolean>, link: Link,
  *   validation: Tracks, validations: RunEvent[], epochs: RunEvent[], ghosts: Track[],
+ *   norms: {whole: LayerSeries | null, detail: {range: Range, series: LayerSeries} | null},
  *   stale: number, news: number, isLoaded: boolean, isGone: boolean}} State
  */
 
@@ -40,6 +43,7 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
  *   | {type: "rows", rank: number, steps: number[], columns: Record<string, import("./codec.js").Column>}
  *   | {type: "detail", range: Range, answer: SeriesAnswer}
  *   | {type: "bad-layers", layers: BadLayer[]}
+ *   | {type: "norms", rank: number, range: Range | null, series: LayerSeries | null}
  *   | {type: "zoom", range: Range}
  *   | {type: "follow"}
  *   | {type: "select", incidentId: string}
@@ -61,6 +65,7 @@ const NOTHING_READ = {
   validations: [],
   epochs: [],
   ghosts: [],
+  norms: { whole: null, detail: null },
   isLoaded: false,
 };
 
@@ -116,6 +121,8 @@ export function reduce(state, action) {
         : state;
     case "bad-layers":
       return { ...state, badLayers: action.layers };
+    case "norms":
+      return withNorms(state, action);
     case "zoom":
       return { ...state, range: wholeSteps(action.range) };
     case "follow":
@@ -172,6 +179,20 @@ function withRows(state, action) {
     (name) => leavesOut(state.tracks[name], action.steps[0]) || !isListed(state, name),
   );
   return { ...state, tracks, stale, news: state.news + Number(isNews) };
+}
+
+/** @param {State} state @param {Extract<Action, {type: "norms"}>} action @returns {State} */
+function withNorms(state, { rank, range, series }) {
+  if (rank !== state.rank) return state;
+  if (!range) return { ...state, norms: { ...state.norms, whole: series } };
+  return { ...state, norms: { ...state.norms, detail: series && { range, series } } };
+}
+
+/** @param {State} state @returns {LayerSeries | null} the norms of the layers for the shown range, as well as we have them */
+export function shownNorms({ norms, range }) {
+  return range && isSameRange(range, norms.detail?.range ?? null)
+    ? (norms.detail?.series ?? null)
+    : norms.whole;
 }
 
 /** Whether steps were passed over where none was before: the client may have declared them lost. @param {Track} track @param {number} step */

@@ -40,6 +40,25 @@ class Run:
         self._post(wire.Steps(seq=self._seq, first_step=self._step, count=count, columns=packed))
         self._step += count
 
+    def layer_norms(
+        self, norms: npt.ArrayLike, present: npt.ArrayLike | None = None, stride: int = 1
+    ) -> None:
+        """Push rows `[rows, layers]` of the layers' gradient norms, `stride` steps apart."""
+        table = np.asarray(norms, dtype=np.float64)
+        self._seq += 1
+        steps = self._step + stride * np.arange(len(table), dtype="<i8")
+        frame = wire.Steps(
+            seq=self._seq,
+            first_step=self._step,
+            count=len(table),
+            layout_id=1,
+            steps=None if stride == 1 else steps.tobytes(),
+            columns={"loss": wire.Column.pack(np.ones(len(table)))},
+            layer_columns={"layer_grad_norm": wire.Column.pack(table, present, "f4")},
+        )
+        self._post(frame)
+        self._step += stride * len(table)
+
     def event(self, kind: wire.EventKind, step: int, **data: float) -> None:
         """Tell of something that happened once."""
         self._seq += 1
