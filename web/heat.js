@@ -49,7 +49,6 @@ export function gridOf(series, range, maxColumns) {
   const columnOf = (/** @type {number} */ step) => Math.floor(((step - range.from) * columns) / span);
   series.step.forEach((step, row) => {
     const last = series.lastStep[row];
-    if (last < range.from || step > range.to) return;
     const to = columnOf(Math.min(last, range.to));
     for (let column = columnOf(Math.max(step, range.from)); column <= to; column++) {
       putRow(grid, series, row, column);
