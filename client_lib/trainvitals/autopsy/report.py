@@ -45,6 +45,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     found: Found
     is_reproduced: bool  # the replay made a non-finite loss, gradient or weight again
     operation: str = ""  # TensorFlow's name of the kind of operation: "Log", "SqrtGrad"
+    gradient_of: str = ""  # of a backward operation: the kind of the forward one that it belongs to, "Sqrt"
+    is_unselected: bool = (
+        False  # a `where` dropped these elements on the way forward; their gradient was kept
+    )
     direction: Literal["", "forward", "backward", "update"] = ""
     layer: str = ""  # path of the layer in which it ran, "encoder/attention"; of the bad weight: its path
     file: str = ""  # the user's own line that made it, not one of Keras or TensorFlow

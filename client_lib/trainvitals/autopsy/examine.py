@@ -1,0 +1,75 @@
+"""The autopsy of one step: replay it, name what went wrong first and the samples that suffice for it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+from msgspec.structs import replace
+
+from trainvitals.autopsy.batch import Batch
+from trainvitals.autopsy.culprits import Search
+from trainvitals.autopsy.internals import can_see_operations
+from trainvitals.autopsy.naming import Namer
+from trainvitals.autopsy.replay import Attempt, Replayer
+from trainvitals.autopsy.report import Report
+from trainvitals.autopsy.scene import Scene
+from trainvitals.autopsy.state import kept
+
+__all__ = ["Scene", "examine"]
+
+
+def examine(scene: Scene) -> Report:
+    """Replay the step of `scene` and report what went non-finite first.
+
+    Every variable and random state is afterwards what it was. A failure of the replay is a report as well:
+    only what the user raises on purpose, as Ctrl-C, passes.
+    """
+    began = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's step: they were shown when it was trained
+            report = _examined(scene)
+    except (Exception, SystemExit) as error:
+        report = _failed(scene, error)
+    return replace(report, took_s=round(time.perf_counter() - began, 3))
+
+
+def _failed(scene: Scene, error: BaseException) -> Report:
+    note = f"the replay failed: {type(error).__name__}: {error}"[:500]
+    return Report(
+        step=scene.step, found="nothing", is_reproduced=False, weights_from=scene.weights_from, notes=(note,)
+    )
+
+
+def _examined(scene: Scene) -> Report:
+    with kept(scene.variables) as keeper:
+        replayer = Replayer(scene, keeper)
+        batch = Batch(scene.data)
+        attempt, is_unscaled = _first_attempt(scene, replayer, batch)
+        report, candidates = Namer(scene, replayer, batch).report(attempt)
+        if is_unscaled:
+            report = replace(report, notes=(*report.notes, _unscaled_note(attempt)))
+        return Search(replayer, batch, attempt, is_unscaled=is_unscaled).samples(report, candidates)
+
+
+def _first_attempt(scene: Scene, replayer: Replayer, batch: Batch) -> tuple[Attempt, bool]:
+    """Return the replay to report on, and whether it ran without the loss scale."""
+    is_recorded = can_see_operations()
+    attempt = replayer.attempt(batch.data, is_recorded=is_recorded)
+    if attempt.error is not None and not attempt.stage:  # a loop's function may want numpy's own arrays
+        as_given = replayer.attempt(batch.given, is_recorded=is_recorded)
+        attempt = as_given if as_given.error is None else attempt
+    if attempt.stage != "gradient" or attempt.scale == 1.0:
+        return attempt, False
+    unscaled = replayer.attempt(batch.data, is_recorded=is_recorded, is_unscaled=True)
+    if unscaled.stage or not scene.counts_overflow:
+        unscaled.scale = attempt.scale
+        return unscaled, True
+    return attempt, False
+
+
+def _unscaled_note(attempt: Attempt) -> str:
+    if attempt.stage:
+        return f"replayed without the loss scale of {attempt.scale:g}: it is not what made them overflow"
+    return f"the gradients overflow only for the loss scale of {attempt.scale:g}: a skip that is normal"

@@ -1,0 +1,206 @@
+"""From a replay to a report: the operation and its place, the part of the batch, or the bad weight."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from trainvitals.autopsy.batch import Batch, Domain, Part, blame, domain_of_error
+from trainvitals.autopsy.layer_path import LayerPaths
+from trainvitals.autopsy.numbers import bad_elements, operand
+from trainvitals.autopsy.origin import Origin, find_origin, forward_of, is_unselected, leads_to, line_of
+from trainvitals.autopsy.record import Operation, Recording
+from trainvitals.autopsy.replay import Attempt, Replayer
+from trainvitals.autopsy.report import MAX_SAMPLES, Report
+from trainvitals.autopsy.samples import rows_to_samples
+from trainvitals.autopsy.scene import Scene
+from trainvitals.autopsy.source import Line, line_of_error
+from trainvitals.probe.types import Value
+
+_OF_LABELS = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})  # its inputs: logits and class ids
+
+
+class Namer:
+    """Says in a report's words what a replay of one scene found."""
+
+    def __init__(self, scene: Scene, replayer: Replayer, batch: Batch) -> None:
+        self._scene = scene
+        self._replayer = replayer
+        self._batch = batch
+        self._blank = Report(
+            step=scene.step,
+            found="nothing",
+            is_reproduced=False,
+            batch_size=batch.size,
+            weights_from=scene.weights_from,
+        )
+
+    def report(self, attempt: Attempt) -> tuple[Report, tuple[int, ...]]:
+        """Return what was found; with it, of an operation, the samples that its bad output shows."""
+        recording = attempt.recording
+        if recording is not None and attempt.stage:
+            starts = self._starts(recording, attempt)
+            known = [*self._replayer.of_handle, *(part.identity for part in self._batch.parts)]
+            origin = find_origin(recording, starts, known)
+            if origin is not None:
+                return self._of_origin(recording, attempt, origin), self._shown(origin.operation)
+        return self._without_origin(attempt), ()
+
+    def _shown(self, operation: Operation) -> tuple[int, ...]:
+        evidence = operation.evidence
+        if evidence is None or not evidence.output.shape:
+            return ()
+        return rows_to_samples(evidence.rows, evidence.output.shape[0], self._batch.size)
+
+    def _starts(self, recording: Recording, attempt: Attempt) -> list[int]:
+        if attempt.stage == "weight":
+            writers = (recording.bad_variables.get(handle, -1) for handle in attempt.bad)
+            return [writer for writer in writers if writer >= 0]
+        makers = (recording.maker.get(identity, -1) for identity in attempt.bad)
+        return [maker for maker in makers if maker >= 0]
+
+    def _of_origin(self, recording: Recording, attempt: Attempt, origin: Origin) -> Report:
+        paths = self._paths(recording)
+        blank = replace(self._blank, is_reproduced=True, notes=_notes(recording))
+        operation = origin.operation
+        layer = self._layer(recording, attempt, operation, paths)
+        if origin.leaf is not None:
+            if (part := self._batch.part(origin.leaf)) is not None:
+                return self._of_part(replace(blank, layer=layer), part, bad_elements(part.array()))
+            return self._of_weight(blank, self._replayer.of_handle[origin.leaf], paths)
+        if (
+            operation.leaves
+            and (report := self._unknown_leaf(replace(blank, layer=layer), paths)) is not None
+        ):
+            return report
+        if (outside := self._labels_outside(operation)) is not None:
+            part, domain = outside
+            return self._of_part(
+                _at(blank, line_of(recording, operation)), part, domain.outside(part.array())
+            )
+        return self._of_operation(replace(blank, layer=layer), recording, attempt, operation)
+
+    def _of_operation(
+        self, blank: Report, recording: Recording, attempt: Attempt, operation: Operation
+    ) -> Report:
+        forward = forward_of(recording, operation)
+        evidence = operation.evidence
+        is_update = attempt.stage == "weight" and operation.place.direction == "forward" and not blank.layer
+        report = replace(
+            _at(blank, line_of(recording, operation)),
+            found="operation",
+            operation=operation.kind,
+            gradient_of="" if forward is None else forward.kind,
+            is_unselected=is_unselected(recording, operation),
+            direction="update" if is_update else operation.place.direction,
+        )
+        if evidence is None:
+            return report
+        return replace(report, inputs=evidence.inputs, output=evidence.output, n_bad=evidence.n_bad)
+
+    def _of_part(self, blank: Report, part: Part, bad: Value) -> Report:
+        blamed = blame(bad, self._batch.size)
+        return replace(
+            blank,
+            found=part.role,
+            inputs=(operand(part.name, part.value),),
+            n_bad=blamed.n_bad,
+            feature=blamed.feature,
+            samples=blamed.samples[:MAX_SAMPLES],
+            n_bad_samples=len(blamed.samples),
+        )
+
+    def _of_weight(self, blank: Report, variable: Value, paths: LayerPaths) -> Report:
+        value = np.asarray(variable)
+        return replace(
+            blank,
+            found="weight",
+            layer=paths.path(variable),
+            inputs=(operand(paths.path(variable), value),),
+            n_bad=int(bad_elements(value).sum()),
+        )
+
+    def _unknown_leaf(self, blank: Report, paths: LayerPaths) -> Report | None:
+        """A part of the batch or a weight may have come in by a way that was not seen."""
+        if (part := self._batch.bad_part()) is not None:
+            return self._of_part(blank, part, bad_elements(part.array()))
+        bad = self._replayer.bad_before()
+        return self._of_weight(blank, bad[0], paths) if bad else None
+
+    def _without_origin(self, attempt: Attempt) -> Report:
+        """Nothing was recorded, or the step raised, or it stayed finite: look at what went in."""
+        paths = self._paths(attempt.recording)
+        notes = () if attempt.error is None else (_error_note(attempt.error),)
+        blank = replace(self._blank, is_reproduced=bool(attempt.stage), notes=notes)
+        if (part := self._batch.bad_part()) is not None:
+            return self._of_part(blank, part, bad_elements(part.array()))
+        domain = domain_of_error(attempt.error)
+        if domain is not None and (outside := self._integers_outside(domain)) is not None:
+            line = line_of_error(attempt.error)
+            return self._of_part(_at(blank, line), outside, domain.outside(outside.array()))
+        if bad := self._replayer.bad_before():
+            return self._of_weight(blank, bad[0], paths)
+        if attempt.stage:
+            return blank
+        return replace(blank, notes=(*notes, *_finite_notes(attempt, self._scene)))
+
+    def _labels_outside(self, operation: Operation) -> tuple[Part, Domain] | None:
+        if operation.kind not in _OF_LABELS or operation.evidence is None:
+            return None
+        domain = Domain(0, operation.evidence.inputs[0].shape[-1] - 1)
+        part = self._integers_outside(domain)
+        return None if part is None else (part, domain)
+
+    def _integers_outside(self, domain: Domain) -> Part | None:
+        """Return the part of whole numbers that leaves a range: labels before inputs."""
+        parts = sorted(self._batch.parts, key=lambda part: part.role != "label")
+        for part in parts:
+            array = part.array()
+            is_whole = array.dtype.kind in "iu" or (
+                array.dtype.kind == "f" and bool((array == np.rint(array)).all())
+            )
+            if is_whole and bool(domain.outside(array).any()):
+                return part
+        return None
+
+    def _layer(self, recording: Recording, attempt: Attempt, operation: Operation, paths: LayerPaths) -> str:
+        forward = forward_of(recording, operation) or operation
+        if forward.place.layers:
+            return paths.of_chain(forward.place.layers)
+        if attempt.stage != "weight" or operation.place.direction == "backward":
+            return ""
+        for handle in attempt.bad:
+            writer = recording.bad_variables.get(handle, -1)
+            if writer >= 0 and leads_to(recording, writer, operation):
+                return paths.of_variable(self._replayer.of_handle[handle])
+        return ""
+
+    def _paths(self, recording: Recording | None) -> LayerPaths:
+        operations = () if recording is None else recording.operations
+        chains = {operation.place.layers for operation in operations}
+        return LayerPaths(self._scene.model, self._scene.weights, chains)
+
+
+def _at(report: Report, line: Line | None) -> Report:
+    if line is None:
+        return report
+    return replace(report, file=line.file, line=line.line, function=line.function, code=line.code)
+
+
+def _notes(recording: Recording) -> tuple[str, ...]:
+    notes = []
+    if recording.is_cut:
+        notes.append(f"only the first {len(recording.operations)} operations of the step were looked at")
+    if recording.failure is not None:
+        notes.append(f"not every operation could be looked at: {recording.failure}"[:300])
+    return tuple(notes)
+
+
+def _error_note(error: Exception) -> str:
+    return f"the step raised {type(error).__name__}: {error}"[:500]
+
+
+def _finite_notes(attempt: Attempt, scene: Scene) -> tuple[str, ...]:
+    if attempt.error is not None or attempt.scale != 1.0:
+        return ()
+    return ("replayed eagerly, without XLA, the step stayed finite",)

@@ -1,0 +1,120 @@
+"""One replay: the step run eagerly from the state before it, and the stage at which it went non-finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import tensorflow as tf
+
+from trainvitals.autopsy.internals import identity_of
+from trainvitals.autopsy.numbers import FINITE, badness_of
+from trainvitals.autopsy.record import Recording
+from trainvitals.autopsy.scene import Scene
+from trainvitals.autopsy.spy import Spy, spying
+from trainvitals.autopsy.state import Keeper, assign, components, random_states
+from trainvitals.probe.types import Value
+
+Stage = Literal["", "loss", "gradient", "weight"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """How one replay went; `bad` is what went non-finite: losses, else gradients, else weights."""
+
+    stage: Stage = ""
+    bad: list[int] = field(default_factory=list)  # tensors; at the stage "weight" the handles of variables
+    scale: float = 1.0
+    recording: Recording | None = None
+    error: Exception | None = None
+
+
+class Replayer:
+    """Runs the step of a scene again and again; whoever holds it must restore the state afterwards."""
+
+    def __init__(self, scene: Scene, keeper: Keeper) -> None:
+        self._scene = scene
+        self._keeper = keeper
+        self.of_handle: dict[int, Value] = {}  # the variable that a handle belongs to
+        self._parts: dict[int, tf.Variable] = {}
+        for variable in scene.variables:
+            for part in components(variable):
+                handle = identity_of(part.handle)
+                self.of_handle[handle] = variable
+                self._parts[handle] = part
+        self._weights = [identity_of(part.handle) for one in scene.weights for part in components(one)]
+
+    def attempt(self, data: Value, *, is_recorded: bool = False, is_unscaled: bool = False) -> Attempt:
+        """Run the step once from the state before it."""
+        self._keeper.restore()
+        assign(self._scene.state)
+        if is_unscaled:
+            assign([(one.dynamic_scale, 1.0) for one in self._scalers()])
+        recording = Recording(self._parts) if is_recorded else None
+        spy = Spy()
+        attempt = Attempt(recording=recording)
+        badness = badness_of if recording is None else recording.badness
+        with ExitStack() as stack:
+            for context in (random_states(), eagerly(), spying(spy, badness)):
+                stack.enter_context(context)
+            if recording is not None:
+                stack.enter_context(recording.watching())
+            try:
+                returned = run_the_step(self._scene.run, data)
+            except Exception as error:  # it may well: a label out of range does
+                returned, attempt.error = None, error
+        attempt.scale = spy.scale
+        attempt.stage, attempt.bad = self._judge(spy, _returned_loss(returned))
+        return attempt
+
+    def bad_before(self) -> list[Value]:
+        """Return the variables that were not finite before the step: weights, then all others."""
+        self._keeper.restore()
+        assign(self._scene.state)
+        handles = dict.fromkeys([*self._weights, *self._parts])
+        return [self.of_handle[one] for one in handles if badness_of(self._parts[one]) != FINITE]
+
+    def _scalers(self) -> list[Value]:
+        return [
+            one
+            for one in self._scene.all_optimizers
+            if getattr(one, "built", False) and hasattr(one, "dynamic_scale")
+        ]
+
+    def _judge(self, spy: Spy, returned: list[Value]) -> tuple[Stage, list[int]]:
+        if spy.bad_losses:
+            return "loss", spy.bad_losses
+        if bad := [identity_of(one) for one in returned if badness_of(one) != FINITE]:
+            return "loss", bad
+        if spy.bad_gradients:
+            return "gradient", spy.bad_gradients
+        weights = [one for one in self._weights if badness_of(self._parts[one]) != FINITE]
+        return ("weight", weights) if weights else ("", [])
+
+
+def run_the_step(run: Value, data: Value) -> Value:
+    """Call the user's step; what is further out on the stack than this is not part of it."""
+    return run(data)
+
+
+@contextmanager
+def eagerly() -> Iterator[None]:
+    """Run the bodies of `tf.function` as they are written, and so without XLA."""
+    was_eager = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(was_eager)
+
+
+def _returned_loss(returned: Value) -> list[Value]:
+    """Return the loss of a loop's function: it returns that, or that first; a `train_step` returns a dict."""
+    if isinstance(returned, (tuple, list)):
+        returned = returned[0] if returned else None
+    if isinstance(returned, Mapping) or returned is None:
+        return []
+    flat: Sequence[Value] = tf.nest.flatten(returned)
+    return [one for one in flat if isinstance(one, tf.Tensor)]
