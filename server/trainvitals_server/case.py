@@ -8,6 +8,7 @@ from trainvitals.wire import Environment, Layer
 from trainvitals_server.detect.origin import Origin
 from trainvitals_server.detect.rates import RateSummary
 from trainvitals_server.detect.rows import Flags
+from trainvitals_server.first_bad import FirstBad
 from trainvitals_server.incident import Incident
 from trainvitals_server.suspects import Suspect
 
@@ -35,6 +36,7 @@ class Case:
     context: Context
     facts: Flags
     suspects: list[Suspect]
+    first_bad: FirstBad | None = None  # what a replay of the failing step found
 
     @property
     def is_growing(self) -> bool:

@@ -60,6 +60,18 @@ else:
     y = (y - labels.min()) / (labels.max() - labels.min()) * (high - low) + low  # another code: -1 and 1
 """,
     ),
+    "bad_sample_weight": Entry(
+        "sample weights that are NaN or infinite",
+        "Look at how they are computed: 1 / count of a class without samples is infinite. Negative ones turn "
+        "the loss round.",
+        """\
+import numpy as np
+
+good = np.isfinite(sample_weight) & (sample_weight >= 0)
+print(f"{(~good).sum()} bad sample weights, first at {np.flatnonzero(~good)[:10]}")
+x, y, sample_weight = x[good], y[good], sample_weight[good]
+""",
+    ),
     "optimizer_epsilon": Entry(
         "Adam's epsilon is too small: with the loss near zero sqrt(v) decays to round-off, "
         "and dividing by it turns noise into a full step",

@@ -1,7 +1,7 @@
 """Causes: which explanations fit an incident, how well, and what speaks for and against each. Pure.
 
 Without a replay of the failing step the pattern speaks, the operations of the traced step, and the counts of
-that row. A confidence above 0.9 means that a count proves it.
+that row. A confidence above 0.9 means that a count or the replay proves it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from trainvitals_server.autopsy_causes import with_autopsy
 from trainvitals_server.case import Case, Context, Guess
 from trainvitals_server.catalogue import CATALOGUE
 from trainvitals_server.detect.recurrence import counted
 from trainvitals_server.detect.rows import Flags
+from trainvitals_server.first_bad import first_bad_of
 from trainvitals_server.incident import Cause, Incident
 from trainvitals_server.layer_causes import dead, fading, silent_overflow
 from trainvitals_server.scaler_causes import misused, never_unscaled
@@ -33,12 +35,13 @@ def open_case(incident: Incident, context: Context) -> Case:
     for finding in incident.findings:
         if finding.detected_step <= incident.detected_step or finding.kind == "loss_spike":
             facts = {**finding.facts, **facts}
-    return Case(incident, context, facts, suspects_of(context.environment, context.layers))
+    suspects = suspects_of(context.environment, context.layers)
+    return Case(incident, context, facts, suspects, first_bad_of(incident))
 
 
 def rank(case: Case) -> list[Guess]:
     """Return the explanations, the best first; only what needs none has none."""
-    guesses = [guess for rule in RULES for guess in rule(case)]
+    guesses = with_autopsy(case, [guess for rule in RULES for guess in rule(case)])
     guesses.sort(key=lambda guess: -guess.confidence)
     guesses = [guess for guess in guesses if guess.cause != "unknown" or guess is guesses[0]]
     if not guesses and case.incident.kind != "transient_overflow":

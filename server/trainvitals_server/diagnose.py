@@ -6,11 +6,13 @@ import math
 
 from msgspec.structs import replace
 
+from trainvitals_server.autopsy_words import autopsy_lines, autopsy_steps
 from trainvitals_server.case import SURE, Case, Context, Guess
 from trainvitals_server.catalogue import CATALOGUE
 from trainvitals_server.causes import open_case, rank, with_texts
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Finding
+from trainvitals_server.first_bad import NOTHING
 from trainvitals_server.incident import Incident, Weights
 from trainvitals_server.suspects import LOSS
 from trainvitals_server.verdicts import is_in_headline, verdict_of
@@ -57,6 +59,8 @@ def _named_first(layers: list[str], layer: str | None) -> list[str]:
 
 
 def _first_bad_layer(case: Case, guesses: list[Guess], layers: list[str]) -> str | None:
+    if case.first_bad is not None and case.first_bad.layer and not case.is_growing:
+        return case.first_bad.layer
     if layers and len(layers) < int(case.facts.get("layers") or 0):
         return layers[0]
     suspect = guesses[0].layer if guesses else None
@@ -79,6 +83,8 @@ def _usable(case: Case) -> tuple[bool | None, int | None]:
     counted = [item.detected_step - 1 for item in incident.findings if item.facts.get("weights_nonfinite")]
     written = [item.onset_step for item in incident.findings if _was_applied(item)]
     # The weights of a row are counted before its update. No guard of Keras keeps a bad gradient out.
+    if case.first_bad is not None and case.first_bad.found == "weight":
+        return False, case.first_bad.weights_bad_since
     if counted or (written and case.context.environment.loss and not case.is_growing):
         return False, max(min(written + counted), 0)
     if case.scaler.get("loss_scale") == 0.0:
@@ -123,7 +129,9 @@ def _why(
         word = "" if best.confidence >= SURE or best.cause == "unknown" else "Likely: "
         title = f"{word}{CATALOGUE[best.cause].title}."
         lines.append(title[0].upper() + title[1:])
-    lines += _about_layers(case, layers, layer)
+    lines += autopsy_lines(case.first_bad) if case.first_bad else []
+    if case.first_bad is None or case.first_bad.found == NOTHING:
+        lines += _about_layers(case, layers, layer)
     lines += _about_scaler(case)
     lines += _about_weights(case, weights)
     return lines
@@ -177,6 +185,8 @@ def _about_weights(case: Case, weights: Weights) -> list[str]:
 
 
 def _since(weights: Weights) -> str:
+    if weights.bad_since is None:
+        return "before this step already"
     return f"after the update of step {weights.bad_since} (from step {weights.bad_since} on)"
 
 
@@ -193,7 +203,7 @@ def _fix(case: Case, best: Guess) -> str:
 def _next(case: Case, guesses: list[Guess], weights: Weights) -> list[str]:
     if not guesses:
         return ["Nothing: this is how a loss scaler finds its scale."]
-    lines = [_fix(case, guesses[0])]
+    lines = [_fix(case, guesses[0]), *(autopsy_steps(case.first_bad) if case.first_bad else [])]
     if case.scaler and case.incident.kind != "loss_scale_collapse":
         lines.append(CATALOGUE["loss_scale_floor"].fix)
     if weights.usable is False:

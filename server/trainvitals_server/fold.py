@@ -7,9 +7,11 @@ predecessor knew at that step. Folding the same frames again, in any batches, gi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from trainvitals.wire import Bye, Environment, Event, Hello, Layer, Layout
 from trainvitals_server.batch import Batch
@@ -35,6 +37,7 @@ from trainvitals_server.detect.speed import SpeedFold
 from trainvitals_server.detect.validation import ValidationFold
 from trainvitals_server.diagnose import tell
 from trainvitals_server.finding import Finding
+from trainvitals_server.first_bad import explained, kept
 from trainvitals_server.incident import Incident
 from trainvitals_server.ranks import MAX_ENTRIES, Entry, follow, merge, told_of_ranks
 
@@ -111,6 +114,7 @@ class Session(msgspec.Struct):
     checkpoints: list[int] = []
     stride: int = SNAPSHOT_ROWS
     entries: list[Entry] = []
+    reports: list[dict[str, Any]] = []  # of replayed steps
 
     def feed(self, batch: Batch) -> list[Incident]:
         """Fold rows, cut where a snapshot is due."""
@@ -146,10 +150,20 @@ class Session(msgspec.Struct):
             self._log(finding)
             incident = self.book.add(finding)
             if incident is not None:
-                told = tell(incident, self.context(self.detectors.rates.summary()))
-                self.book.put(told)
-                changed[told.id] = told
+                changed[incident.id] = self._tell(explained(incident, self.reports))
         return list(changed.values())
+
+    def autopsied(self, event: Event) -> list[Incident]:
+        """Take the report of a replayed step; return the incidents that it explains."""
+        self.reports = kept(self.reports, event.step, event.data)
+        known = self.book.incidents
+        now = [(incident, explained(incident, self.reports)) for incident in known]
+        return [self._tell(replace(new, revision=old.revision + 1)) for old, new in now if new is not old]
+
+    def _tell(self, incident: Incident) -> Incident:
+        told = tell(incident, self.context(self.detectors.rates.summary()))
+        self.book.put(told)
+        return told
 
     def _log(self, finding: Finding) -> None:
         """Keep what other ranks' findings may have to be put in order with."""
@@ -228,6 +242,8 @@ class RunFold(msgspec.Struct):
         session = self._session(rank, session_id)
         if event.kind == "checkpoint":
             session.checkpoints = [*session.checkpoints[-63:], event.step]
+        if event.kind == "autopsy":
+            return self._of_all_ranks(session, session.autopsied(event), is_news=True)
         if event.kind != "validation":
             return []
         found = session.detectors.validated(event.step, event.data)
@@ -273,11 +289,15 @@ class RunFold(msgspec.Struct):
     def _ranks(self, group: str) -> list[Session]:
         return [session for session in self.sessions.values() if group and session.book.group == group]
 
-    def _of_all_ranks(self, session: Session, changed: list[Incident]) -> list[Incident]:
+    def _of_all_ranks(
+        self, session: Session, changed: list[Incident], *, is_news: bool = False
+    ) -> list[Incident]:
         """Return what `changed` in one rank as what changes in the incidents of all its ranks."""
         ranks = self._ranks(session.book.group)
-        if len(ranks) < 2 or not changed:
+        if len(ranks) < 2 or not (changed or is_news):
             return changed
+        in_order = sorted(ranks, key=lambda rank: rank.book.rank)
+        reports = [report for rank in in_order for report in rank.reports]
         by_name = {rank.book.session_id + str(rank.book.rank): rank for rank in ranks}
         now: dict[str, Incident] = {}
         for story in merge(
@@ -285,7 +305,8 @@ class RunFold(msgspec.Struct):
         ):
             first = story.first
             context = by_name[first.session_id + str(first.rank)].context(first.rates)
-            now[story.incident.id] = told_of_ranks(story, tell(story.incident, context))
+            incident = explained(story.incident, reports)
+            now[incident.id] = told_of_ranks(story, tell(incident, context))
         told, news = follow(self.told[session.book.group], now)
         self.told[session.book.group] = told
         return news

@@ -88,6 +88,19 @@ def focal(y, p, gamma=0.5):
 compile_again(model, loss=focal)
 """,
     ),
+    "root_of_negative": Entry(
+        "the root of a negative number",
+        "Look at what goes under the root (or the power with a broken exponent): a variance or a distance "
+        "that is 0 up to rounding can come out as -1e-9. Keep it at or above a small positive constant.",
+        """\
+from keras import ops
+
+
+def deviation(x):  # sqrt(E[x^2] - E[x]^2), safe at and below 0
+    variance = ops.mean(ops.square(x), axis=-1) - ops.square(ops.mean(x, axis=-1))
+    return ops.sqrt(ops.maximum(variance, 1e-12))
+""",
+    ),
     "where_gradient": Entry(
         "`where` selects the safe branch, but the gradient of the other one is still "
         "computed: 0 times infinity is NaN",

@@ -30,11 +30,14 @@ def is_in_headline(case: Case, best: Guess) -> bool:
 
 
 def _cause(case: Case, best: Guess | None) -> str:
-    if best is None or not case.is_nonfinite or best.cause == "unknown" or best.confidence < WORTH_SAYING:
+    if best is None or best.cause == "unknown" or best.confidence < WORTH_SAYING:
+        return ""
+    is_proven = case.first_bad is not None and best.confidence >= SURE and not case.is_growing
+    if not (case.is_nonfinite or is_proven):
         return ""
     title = CATALOGUE[best.cause].title.partition(": ")[0]
     if best.confidence >= SURE and best.supports:
-        title = best.supports[0]  # a count proves it
+        title = best.supports[0]  # a count or the replay proves it
     word = "Cause" if best.confidence >= SURE else "Likely cause"
     return f" {word}: {title}."
 

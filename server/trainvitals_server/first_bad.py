@@ -1,0 +1,128 @@
+"""First bad: the report of a replayed step, as its client sent it, and which incident it explains. Pure.
+
+A report may come before the rows of its step or after; the same reports and findings make the same incident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from trainvitals_server.finding import Finding
+from trainvitals_server.incident import Incident
+
+MAX_REPORTS = 16  # of one session; the first ones explain, a run that limps on brings no news
+MAX_REPORT_BYTES = 64 * 1024  # it is kept in each revision of the incident
+NOTHING = "nothing"
+# These go on in rows that nobody has folded yet: a report of a later step is of the same trouble.
+LASTING_KINDS = frozenset({"loss_scale_collapse", "nonfinite_gradient", "nonfinite_weight"})
+NORMAL_KIND = "transient_overflow"  # what a scaler does all the time
+
+Reports = Sequence[Mapping[str, Any]]
+
+
+class Operand(msgspec.Struct, frozen=True):
+    """One tensor; `min` and `max` are those of its finite elements, where they are told."""
+
+    name: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    min: float | None = None
+    max: float | None = None
+    n_nan: int = 0
+    n_posinf: int = 0
+    n_neginf: int = 0
+
+    @property
+    def is_half(self) -> bool:
+        """Whether its numbers end at 65504."""
+        return self.dtype == "float16"
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` may be among its elements."""
+        return self.min is not None and self.max is not None and self.min <= value <= self.max
+
+
+class FirstBad(msgspec.Struct, frozen=True):
+    """What a replay found first; the fields of the client's report that the diagnosis reads."""
+
+    step: int
+    found: str
+    is_reproduced: bool = True
+    operation: str = ""
+    gradient_of: str = ""
+    is_unselected: bool = False
+    direction: str = ""
+    layer: str = ""
+    file: str = ""
+    line: int = 0
+    inputs: tuple[Operand, ...] = ()
+    output: Operand | None = None
+    n_bad: int = 0
+    feature: int | None = None
+    samples: tuple[int, ...] = ()
+    n_bad_samples: int = 0
+    batch_size: int = 0
+    weights_bad_since: int | None = None
+    bundle: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Where it happened: file and line, without the folders."""
+        name = self.file.replace("\\", "/").rpartition("/")[2]
+        return f"{name}:{self.line}" if name and self.line else name
+
+
+def first_bad_of(incident: Incident) -> FirstBad | None:
+    """Return the report that the incident carries; None where there is none that can be read."""
+    return None if incident.first_bad_operation is None else _read(incident.first_bad_operation)
+
+
+def kept(reports: Reports, step: int, data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the reports with one more, unless it cannot be read or there are enough."""
+    report = {**data, "step": step}
+    if len(reports) >= MAX_REPORTS or _read(report) is None:
+        return [dict(known) for known in reports]
+    if len(msgspec.msgpack.encode(report)) > MAX_REPORT_BYTES:
+        return [dict(known) for known in reports]
+    return [*(dict(known) for known in reports), report]
+
+
+def explained(incident: Incident, reports: Iterable[Mapping[str, Any]]) -> Incident:
+    """Return the incident with the report of the earliest of its steps; the very same if that is no news.
+
+    A replay that found something is worth more than one that stayed finite.
+    """
+    fitting = [report for report in reports if _explains(report, incident)]
+    best = min(fitting, key=lambda report: (report["found"] == NOTHING, report["step"]), default=None)
+    if best is None or best == incident.first_bad_operation:
+        return incident
+    return replace(incident, first_bad_operation=dict(best))
+
+
+def _explains(report: Mapping[str, Any], incident: Incident) -> bool:
+    step = report["step"]
+    if incident.kind == NORMAL_KIND:
+        return False
+    if step in _steps_of(incident.findings) or step == incident.nonfinite_step:
+        return True
+    return incident.kind in LASTING_KINDS and incident.state == "open" and step > incident.onset_step
+
+
+def _steps_of(findings: Sequence[Finding]) -> set[int | None]:
+    """Return the steps in which something was not finite."""
+    steps: set[int | None] = set()
+    for finding in findings:
+        steps |= {finding.onset_step, finding.detected_step, finding.nonfinite_step}
+    return steps
+
+
+def _read(data: Mapping[str, Any]) -> FirstBad | None:
+    try:
+        return msgspec.convert(data, type=FirstBad)
+    except msgspec.ValidationError:
+        return None
