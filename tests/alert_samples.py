@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import sqlite3
 
+import msgspec
+
 from trainvitals_server.alert.endpoint import Endpoint
-from trainvitals_server.finding import Evidence
-from trainvitals_server.incident import Cause, Incident
+from trainvitals_server.finding import Evidence, Finding
+from trainvitals_server.incident import Cause, Incident, Weights
 from trainvitals_server.store.endpoints import save_endpoint
 
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
@@ -41,6 +43,17 @@ INCIDENT = Incident(
         Evidence(text="not measured", series="loss_scale", step=898, value=None),
     ],
 )
+SINKING = Finding(
+    kind="loss_scale_collapse", severity="critical", onset_step=902, detected_step=930,
+    facts={"loss_scale": 64.0, "steps_to_scale_zero": 93.4},
+)  # fmt: skip
+SINKING_TEXT = "the loss scale is sinking, and at this pace is 0 in about 93 steps"
+
+
+def at_stake(incident: Incident, *, sinks: bool = False, usable: bool | None = None) -> Incident:
+    """Return the incident with what its scale and its weights came to."""
+    findings = [SINKING] if sinks else []
+    return msgspec.structs.replace(incident, findings=findings, weights=Weights(usable=usable))
 
 
 def endpoint(url: str = "http://127.0.0.1:9/", *, endpoint_id: str = "hook1", **fields: object) -> Endpoint:

@@ -24,7 +24,7 @@ class Console:
 
     def __init__(self, stream: Callable[[], TextIO]) -> None:
         self._stream = stream
-        self._told: dict[str, str] = {}
+        self._told: dict[str, wire.IncidentNotice] = {}
         self._times: deque[float] = deque()
         self._is_muted = False
         self._lock = threading.Lock()  # the training says something, and so does the sender's thread
@@ -39,7 +39,7 @@ class Console:
         """Print a line for `notice` if it is news."""
         if (line := self._line(notice)) is None:
             return
-        self._told[notice.incident_id] = notice.state
+        self._told[notice.incident_id] = notice
         if len(self._told) > _MAX_REMEMBERED:
             del self._told[next(iter(self._told))]
         with self._lock:
@@ -59,17 +59,19 @@ class Console:
         return True
 
     def _line(self, notice: wire.IncidentNotice) -> str | None:
-        told = self._told.get(notice.incident_id)
-        if notice.severity == "info" or told == notice.state:
+        if notice.severity == "info":
             return None
         link = f" -> {wire.clip(notice.url, 1000)}" if notice.url else ""
-        kind = title_of(wire.clip(notice.kind))
+        what = f"{title_of(wire.clip(notice.kind))} since step {notice.onset_step}"
+        told = self._told.get(notice.incident_id)
+        if told is not None and told.state == notice.state:
+            again = _again(notice, told)
+            return again and f"{what}{again}{link}"
         if notice.state == "open":
-            return f"{kind} since step {notice.onset_step}: {wire.clip(notice.verdict, 300)}{link}"
+            return f"{what}: {wire.clip(notice.verdict, 300)}{link}"
         if told is None:
             return None  # its onset was before our time
-        word = "withdrawn" if notice.state == "withdrawn" else "over"
-        return f"{kind} since step {notice.onset_step} is {word}{link}"
+        return f"{what} is {'withdrawn' if notice.state == 'withdrawn' else 'over'}{link}"
 
     def _print(self, line: str, *, is_below: bool = True) -> None:
         stream = self._stream()
@@ -81,6 +83,15 @@ class Console:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             pass  # no terminal, or one that is closed
+
+
+def _again(notice: wire.IncidentNotice, told: wire.IncidentNotice) -> str | None:
+    """Return what is new about an incident that goes on."""
+    if notice.state == "open" and notice.severity != told.severity:
+        return f" is {wire.clip(notice.severity)} now: {wire.clip(notice.verdict, 300)}"
+    if notice.news in ("", told.news):
+        return None
+    return f": {wire.clip(notice.news, 300)}"
 
 
 class Callback:

@@ -322,7 +322,10 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fie
 class IncidentNotice(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag="incident"
 ):
-    """An incident of this run, for the user's terminal; `state` is open, withdrawn or resolved."""
+    """An incident of this run, for the user's terminal; `state` is open, withdrawn or resolved.
+
+    `news` says what came to be at stake since it was last told, such as a loss scale that now sinks to 0.
+    """
 
     incident_id: str
     kind: str
@@ -332,6 +335,7 @@ class IncidentNotice(
     detected_step: int
     verdict: str
     url: str = ""
+    news: str = ""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t", tag="command"):

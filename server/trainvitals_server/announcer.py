@@ -18,6 +18,7 @@ from trainvitals_server.batch import Batch
 from trainvitals_server.detector import Changed
 from trainvitals_server.incident import Incident
 from trainvitals_server.speed import Speedometer
+from trainvitals_server.stakes import stakes_of
 from trainvitals_server.store import Store
 from trainvitals_server.store.board import load_board_runs
 from trainvitals_server.store.runs import StreamKey
@@ -99,7 +100,7 @@ class Announcer:
             self._hub.publish_incident(incident)
             self.run(incident.run_id)
             if change != "updated" and incident.severity != "info" and not incident.late:
-                self._tell_process(incident)
+                self._tell_process(incident, is_worse=change == "worsened")
         self._wake_outbox()
 
     def run(self, run_id: str) -> None:
@@ -127,7 +128,7 @@ class Announcer:
         """Return the address of the run's page."""
         return f"{self._base_url}/runs/{quote(run_id, safe='')}"
 
-    def _tell_process(self, incident: Incident) -> None:
+    def _tell_process(self, incident: Incident, *, is_worse: bool) -> None:
         notice = wire.IncidentNotice(
             incident_id=incident.id,
             kind=incident.kind,
@@ -136,6 +137,7 @@ class Announcer:
             onset_step=incident.onset_step,
             detected_step=incident.detected_step,
             verdict=incident.verdict,
+            news="; ".join(filter(None, stakes_of(incident).values())) if is_worse else "",
             url=f"{self.run_url(incident.run_id)}?incident={quote(incident.id, safe='')}",
         )
         key = StreamKey(incident.run_id, incident.rank, incident.session_id)

@@ -48,12 +48,34 @@ def test_an_incident_is_one_line_at_its_onset_and_one_at_its_end() -> None:
     ]
 
 
+def test_news_of_an_incident_that_goes_on_is_one_line_each() -> None:
+    terminal = Terminal()
+    console = Console(lambda: terminal)
+    for news in ("", "the loss scale is sinking", "the loss scale is sinking", "", "the loss scale is 0"):
+        console.tell(replace(NOTICE, news=news), now=0.0)
+    assert terminal.lines == [
+        ONSET,
+        "trainvitals: Gradual divergence since step 812: the loss scale is sinking -> http://h/runs/1",
+        "trainvitals: Gradual divergence since step 812: the loss scale is 0 -> http://h/runs/1",
+    ]
+
+
+def test_a_warning_that_becomes_critical_is_told_again() -> None:
+    terminal = Terminal()
+    console = Console(lambda: terminal)
+    for severity in ("warning", "critical", "critical"):
+        console.tell(replace(NOTICE, severity=severity), now=0.0)
+    assert terminal.lines == [ONSET, ONSET.replace("812:", "812 is critical now:")]
+
+
 def test_a_server_cannot_steer_the_terminal() -> None:
     terminal = Terminal()
     nasty = replace(NOTICE, kind="\x1b]0;k\x07", verdict="\x1b[2J\n", url="http://h/\x1b[31m\n")
-    Console(lambda: terminal).tell(nasty, now=0.0)
-    assert len(terminal.lines) == 1
-    assert terminal.lines[0].isprintable()
+    console = Console(lambda: terminal)
+    console.tell(nasty, now=0.0)
+    console.tell(replace(nasty, news="\x1b[2J\n"), now=0.0)
+    assert len(terminal.lines) == 2
+    assert all(line.isprintable() for line in terminal.lines)
 
 
 def test_an_alarm_that_was_wrong_is_taken_back() -> None:

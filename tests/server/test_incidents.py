@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from alert_samples import at_stake
 from client_frames import hello
 from trainvitals_server.finding import Evidence
 from trainvitals_server.incident import Incident
@@ -56,6 +57,13 @@ def test_each_change_has_its_name(database: Database) -> None:
     ]
     said = [save(database, incident) for incident in life]
     assert said == ["new", "updated", "escalated", "resolved", "updated", "escalated", "resolved"]
+
+
+def test_more_at_stake_is_a_change_of_its_own(database: Database) -> None:
+    calm = at_stake(replace(SPIKE, severity="critical"), usable=True)
+    sinking = at_stake(calm, sinks=True, usable=True)
+    life = [calm, replace(sinking, revision=2), replace(sinking, revision=3), replace(calm, revision=4)]
+    assert [save(database, incident) for incident in life] == ["new", "worsened", "updated", "updated"]
 
 
 def test_an_older_revision_is_news_of_yesterday(database: Database) -> None:

@@ -136,6 +136,35 @@ async def test_an_incident_is_stored_shown_alerted_and_told_to_its_process(tmp_p
     assert strangers == []
 
 
+def sinking_scale(seq: int, first_step: int, rows: int) -> wire.Steps:
+    """Return rows whose loss is NaN and whose scaler skips each update and halves its scale."""
+    nan = np.full(rows, np.nan)
+    scale = 2.0**15 * 0.5 ** np.arange(rows)
+    return steps(seq, first_step, nan, grad_norm=nan, loss_scale=scale, skipped=np.ones(rows))
+
+
+async def test_a_scale_that_begins_to_sink_is_one_more_word_to_the_process(tmp_path: Path) -> None:
+    told: list[str] = []
+    scale = np.full(200, 2.0**15)
+    good = steps(
+        1, 0, 1.0 + 0.01 * np.sin(np.arange(200)), grad_norm=np.ones(200), loss_scale=scale, skipped=0 * scale
+    )
+    async with running(tmp_path / "test.db") as parts:
+        stream = await parts.pipeline.open(hello())
+
+        def listen(frame: wire.ServerFrame) -> None:
+            assert isinstance(frame, wire.IncidentNotice)
+            told.append(frame.news)
+
+        parts.pipeline.listen(stream, listen)
+        await parts.pipeline.accept(stream, [good, sinking_scale(2, 200, 1)])
+        await parts.see(1)
+        await parts.pipeline.accept(stream, [sinking_scale(3, 201, 20)])
+        await parts.see(2)
+    assert parts.alerts == [("sudden_nan", "new"), ("sudden_nan", "worsened")]
+    assert told == ["", "the loss scale is sinking, and at this pace is 0 in about 184 steps"]
+
+
 async def test_an_incident_and_the_state_that_has_seen_it_are_one_transaction(tmp_path: Path) -> None:
     async with running(tmp_path / "test.db") as parts:
         stream = await parts.pipeline.open(hello())

@@ -14,7 +14,9 @@ from trainvitals.titles import title_of
 from trainvitals_server.finding import Severity
 from trainvitals_server.incident import Incident
 
-Event = Literal["incident.opened", "incident.escalated", "incident.resolved", "alerts.capped", "test"]
+Event = Literal[
+    "incident.opened", "incident.escalated", "incident.updated", "incident.resolved", "alerts.capped", "test"
+]  # fmt: skip
 
 _MARKS: dict[Severity, str] = {"critical": "\U0001f534", "warning": "\U0001f7e0", "info": "\U0001f535"}
 _TEST = "trainvitals can reach this address: alerts will arrive here."
@@ -29,7 +31,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to tell. `incident` and `run` are absent in a test and in the notice of a storm."""
+    """One thing to tell. `incident` and `run` are absent in a test and in the notice of a storm.
+
+    `text` is what those say, and in an update what is new.
+    """
 
     event: Event
     at: float
@@ -59,7 +64,8 @@ def headline(message: Message) -> str:
         return message.text
     what = title_of(incident.kind)
     where = f"in {run_title(message)}, since step {incident.onset_step}"
-    return f"{_opening(message.event, incident)} {what} {where}"
+    news = f": {message.text}" if message.text else ""
+    return f"{_opening(message.event, incident)} {what} {where}{news}"
 
 
 def run_title(message: Message) -> str:
@@ -78,8 +84,5 @@ def _opening(event: Event, incident: Incident) -> str:
     mark = _MARKS[incident.severity]
     if incident.state == "resolved":  # it began and ended between two looks
         return f"{mark} {incident.severity}, over by now:"
-    return (
-        f"{mark} Now {incident.severity}:"
-        if event == "incident.escalated"
-        else f"{mark} {incident.severity}:"
-    )
+    word = {"incident.escalated": "Now ", "incident.updated": "Still "}.get(event, "")
+    return f"{mark} {word}{incident.severity}:"

@@ -1,8 +1,9 @@
 """Policy: which message an incident's change sends to one endpoint. Pure; the caller keeps the alert's row.
 
-One alert for each incident and endpoint: opened, escalated at most to `critical`, resolved once. Critical
-goes out at once, also when it is over by the time it is first heard of; a warning waits `GROUP_S`, and one
-that ends before that is never sent. `info` and late incidents (an old spool that arrived) notify nobody.
+One alert for each incident and endpoint: opened, escalated at most to `critical`, updated at most once for
+each thing that comes to be at stake (`stakes`), resolved once. Critical goes out at once, also when it is
+over by the time it is first heard of; a warning waits `GROUP_S`, and one that ends before that is never sent.
+`info` and late incidents (an old spool that arrived) notify nobody.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Literal
 from trainvitals_server.alert.message import Event
 from trainvitals_server.finding import Severity
 from trainvitals_server.incident import Incident
+from trainvitals_server.stakes import news_of
 
 AlertState = Literal["pending", "firing", "resolved", "silenced"]
 
@@ -34,6 +36,7 @@ class Alert:
     severity: Severity
     updated_at: float
     is_waiting: bool = False
+    told: frozenset[str] = frozenset()  # its stakes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,15 @@ def decide(
     if incident.state != "open":
         event: Event | None = None if alert.is_waiting else "incident.resolved"
         return Decision("resolved", event, cancel_waiting=alert.is_waiting)
-    if _RANK[incident.severity] <= _RANK[alert.severity]:
+    if _RANK[incident.severity] > _RANK[alert.severity]:
+        event = "incident.escalated"
+    elif incident.severity != "info" and news_of(incident, alert.told):
+        event = "incident.updated"
+    else:
         return None
-    event = "incident.opened" if alert.is_waiting else "incident.escalated"
-    return Decision("firing", event, cancel_waiting=alert.is_waiting)
+    return Decision(
+        "firing", "incident.opened" if alert.is_waiting else event, cancel_waiting=alert.is_waiting
+    )
 
 
 def _is_worth_opening(incident: Incident, alert: Alert | None, least: Severity, now: float) -> bool:

@@ -33,6 +33,7 @@ def tell(message: Message, base_url: str) -> Story:
     cause = incident.causes[0] if incident.causes else None
     paragraphs = [
         ("", incident.verdict),
+        ("New", _sentence(message.text)),
         ("Why", _bullets(incident.why)),
         ("Seen", _bullets([_seen(item) for item in incident.evidence])),
         ("Next", _bullets(incident.next)),
@@ -48,6 +49,10 @@ def page_url(message: Message, base_url: str) -> str:
     board = base_url.rstrip("/") + "/"
     page = f"{board}runs/{quote(message.run.run_id, safe='')}" if message.run else board
     return page if len(page) <= MAX_URL_CHARS else board
+
+
+def _sentence(text: str) -> str:
+    return text and f"{text[0].upper()}{text[1:]}."
 
 
 def _bullets(lines: list[str]) -> str:

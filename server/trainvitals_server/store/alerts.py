@@ -12,6 +12,7 @@ from trainvitals_server.alert.message import Message, Run, capped_message
 from trainvitals_server.alert.policy import STORM_LIMITS, STORM_WINDOW_S, Alert, Decision, decide
 from trainvitals_server.alert.signing import new_secret
 from trainvitals_server.incident import Incident
+from trainvitals_server.stakes import news_of, stakes_of
 from trainvitals_server.store import outbox
 from trainvitals_server.store.endpoints import list_endpoints
 
@@ -49,15 +50,22 @@ def _enqueue_one(c: sqlite3.Connection, incident: Incident, endpoint: Endpoint, 
         return 0
     if decision.cancel_waiting:
         outbox.cancel_waiting(c, endpoint.endpoint_id, incident.run_id, incident.id, now)
-    _save_alert(c, incident, endpoint, decision, now)
+    _save_alert(c, incident, endpoint, decision, _told(incident, alert, decision), now)
     if decision.event is None:
         return 0
-    message = _message(c, incident, decision, now)
+    news = news_of(incident, alert.told) if alert and decision.event == "incident.updated" else ""
+    message = _message(c, incident, decision, news, now)
     outbox.add_message(c, endpoint.endpoint_id, message, now, due_at=now + decision.delay_s)
     return 1
 
 
-def _message(c: sqlite3.Connection, incident: Incident, decision: Decision, now: float) -> Message:
+def _told(incident: Incident, alert: Alert | None, decision: Decision) -> frozenset[str]:
+    """Return the stakes that the endpoint has heard of with this decision; an opening begins anew."""
+    before = frozenset() if alert is None or decision.event == "incident.opened" else alert.told
+    return before | stakes_of(incident).keys() if decision.event else before
+
+
+def _message(c: sqlite3.Connection, incident: Incident, decision: Decision, news: str, now: float) -> Message:
     assert decision.event is not None
     if decision.event == "alerts.capped":
         return capped_message(now, STORM_LIMITS[incident.severity], STORM_WINDOW_S)
@@ -65,31 +73,37 @@ def _message(c: sqlite3.Connection, incident: Incident, decision: Decision, now:
     project, name = row or ("", "")
     run = Run(run_id=incident.run_id, project=project or "", name=name or "")
     told = msgspec.structs.replace(incident, findings=[])
-    return Message(event=decision.event, at=now, run=run, incident=told)
+    return Message(event=decision.event, at=now, run=run, incident=told, text=news)
 
 
 def _find_alert(c: sqlite3.Connection, incident: Incident, endpoint: Endpoint, now: float) -> Alert | None:
     row = c.execute(
-        "SELECT state, severity, updated_at FROM alert"
+        "SELECT state, severity, updated_at, told FROM alert"
         " WHERE run_id = ? AND incident_id = ? AND endpoint_id = ?",
         (incident.run_id, incident.id, endpoint.endpoint_id),
     ).fetchone()
     if row is None:
         return None
     is_waiting = outbox.is_waiting(c, endpoint.endpoint_id, incident.run_id, incident.id, now)
-    state, severity, updated_at = row
-    return Alert(state, severity, updated_at, is_waiting)
+    state, severity, updated_at, told = row
+    return Alert(state, severity, updated_at, is_waiting, frozenset(told.split()))
 
 
 def _save_alert(
-    c: sqlite3.Connection, incident: Incident, endpoint: Endpoint, decision: Decision, now: float
+    c: sqlite3.Connection,
+    incident: Incident,
+    endpoint: Endpoint,
+    decision: Decision,
+    told: frozenset[str],
+    now: float,
 ) -> None:
+    key = (incident.run_id, incident.id, endpoint.endpoint_id)
     c.execute(
-        "INSERT INTO alert (run_id, incident_id, endpoint_id, state, severity, updated_at)"
-        " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_id, incident_id, endpoint_id)"
-        " DO UPDATE SET state = excluded.state, severity = excluded.severity,"
+        "INSERT INTO alert (run_id, incident_id, endpoint_id, state, severity, told, updated_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id, incident_id, endpoint_id)"
+        " DO UPDATE SET state = excluded.state, severity = excluded.severity, told = excluded.told,"
         " updated_at = excluded.updated_at",
-        (incident.run_id, incident.id, endpoint.endpoint_id, decision.state, incident.severity, now),
+        (*key, decision.state, incident.severity, " ".join(sorted(told)), now),
     )
 
 

@@ -8,8 +8,9 @@ from typing import Literal
 import msgspec
 
 from trainvitals_server.incident import Incident
+from trainvitals_server.stakes import news_of, stakes_of
 
-Change = Literal["new", "escalated", "resolved", "updated", "unchanged"]
+Change = Literal["new", "escalated", "worsened", "resolved", "updated", "unchanged"]
 
 _URGENCY = {"info": 0, "warning": 1, "critical": 2}
 _decoder = msgspec.msgpack.Decoder(Incident)
@@ -19,7 +20,8 @@ def save_incident(connection: sqlite3.Connection, incident: Incident, now: float
     """Keep `incident` and say what that changes; `resolved` also stands for withdrawn.
 
     A fold that starts again from an earlier state says again what it said: that is `unchanged`.
-    An incident that was over and is open again counts as escalated.
+    An incident that was over and is open again counts as escalated; one at which more is at stake than before
+    (`stakes`) has worsened.
     """
     payload = msgspec.msgpack.encode(incident)
     row = connection.execute(
@@ -60,7 +62,9 @@ def _insert(connection: sqlite3.Connection, incident: Incident, payload: bytes, 
 def _change(before: Incident, after: Incident) -> Change:
     if after.state == "open":
         is_worse = _URGENCY[after.severity] > _URGENCY[before.severity]
-        return "escalated" if is_worse or before.state != "open" else "updated"
+        if is_worse or before.state != "open":
+            return "escalated"
+        return "worsened" if news_of(after, stakes_of(before)) else "updated"
     return "resolved" if before.state == "open" else "updated"
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from alert_samples import INCIDENT, add_run_and_endpoint, endpoint
+from alert_samples import INCIDENT, SINKING_TEXT, add_run_and_endpoint, at_stake, endpoint
 from trainvitals_server.alert.message import Message
 from trainvitals_server.alert.policy import STORM_LIMITS, STORM_WINDOW_S
 from trainvitals_server.incident import Incident
@@ -41,6 +41,11 @@ def _memory() -> sqlite3.Connection:
 
 def _events(c: sqlite3.Connection) -> list[str]:
     return [event for (event,) in c.execute("SELECT event FROM outbox WHERE outcome IS NULL ORDER BY rowid")]
+
+
+def _messages(c: sqlite3.Connection) -> list[Message]:
+    bodies = c.execute("SELECT body FROM outbox WHERE outcome IS NULL ORDER BY rowid")
+    return [msgspec.msgpack.decode(body, type=Message) for (body,) in bodies]
 
 
 def _stories(c: sqlite3.Connection) -> Iterator[str]:
@@ -75,6 +80,24 @@ def test_saving_an_incident_twice_sends_one_message(c: sqlite3.Connection) -> No
         0,
         0,
     ]
+
+
+def test_each_endpoint_is_told_of_news_once_and_what_is_new(c: sqlite3.Connection) -> None:
+    good, sinking = at_stake(INCIDENT, usable=True), at_stake(INCIDENT, sinks=True, usable=True)
+    lost = at_stake(INCIDENT, sinks=True, usable=False)
+    life = [good, sinking, sinking, lost, good, sinking, lost]
+    assert [enqueue_alerts(c, incident, "updated", 1.0) for incident in life] == [1, 1, 0, 1, 0, 0, 0]
+    told = [(message.event, message.text) for message in _messages(c)]
+    assert told == [
+        ("incident.opened", ""),
+        ("incident.updated", SINKING_TEXT),
+        ("incident.updated", "the weights are not usable any more"),
+    ]
+
+
+def test_what_an_opening_says_is_no_news_afterwards(c: sqlite3.Connection) -> None:
+    sinking = at_stake(INCIDENT, sinks=True, usable=True)
+    assert [enqueue_alerts(c, sinking, change, 1.0) for change in ("new", "updated")] == [1, 0]
 
 
 def test_each_endpoint_hears_from_its_own_severity_on(c: sqlite3.Connection) -> None:
@@ -120,6 +143,20 @@ def test_deleting_the_run_forgets_its_alerts(c: sqlite3.Connection) -> None:
     enqueue_alerts(c, INCIDENT, "new", 1.0)
     c.execute("DELETE FROM run")
     assert list_alerts(c, None, 10) == []
+
+
+_stakes = st.lists(st.tuples(st.booleans(), st.sampled_from([None, True, False])), max_size=30)
+
+
+@given(_stakes)
+def test_however_an_incident_turns_it_is_updated_twice_at_most(turns: list[tuple[bool, bool | None]]) -> None:
+    """There are two things that can come to be at stake here."""
+    c = _memory()
+    enqueue_alerts(c, INCIDENT, "new", 1.0)
+    for sinks, usable in turns:
+        enqueue_alerts(c, at_stake(INCIDENT, sinks=sinks, usable=usable), "updated", 1.0)
+    assert _events(c).count("incident.updated") <= 2
+    c.close()
 
 
 _lives = st.lists(

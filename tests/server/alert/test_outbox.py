@@ -19,7 +19,7 @@ from standardwebhooks import Webhook
 
 from alert_bench import CONFIG, Bench, new_outbox, running_bench
 from alert_receiver import receiver
-from alert_samples import INCIDENT, SECRET, add_run_and_endpoint, endpoint
+from alert_samples import INCIDENT, SECRET, SINKING_TEXT, add_run_and_endpoint, at_stake, endpoint
 from trainvitals_server.alert import outbox as worker
 from trainvitals_server.alert.endpoint import Endpoint
 from trainvitals_server.alert.message import trial_message
@@ -99,6 +99,19 @@ async def test_an_incident_is_opened_escalated_and_resolved_once_each(database: 
             await bench.settled()
         types = [(await bench.take())[0]["type"] for _ in range(3)]
         assert types == ["incident.opened", "incident.escalated", "incident.resolved"]
+        assert bench.hook.received.empty()
+
+
+async def test_a_sinking_scale_is_one_further_message_that_says_so(database: Database) -> None:
+    async with running_bench(database) as bench:
+        await bench.save(at_stake(INCIDENT, usable=True))
+        sinking = changed(at_stake(INCIDENT, sinks=True, usable=True), revision=2)
+        await bench.save(sinking, "worsened")
+        await bench.save(changed(sinking, revision=3), "updated")
+        await bench.settled()
+        bodies = [(await bench.take())[0] for _ in range(2)]
+        assert [body["type"] for body in bodies] == ["incident.opened", "incident.updated"]
+        assert bodies[1]["data"]["text"].endswith(f", since step 812: {SINKING_TEXT}")
         assert bench.hook.received.empty()
 
 

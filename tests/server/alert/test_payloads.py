@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from alert_samples import INCIDENT
+from alert_samples import INCIDENT, SINKING_TEXT
 from trainvitals_server.alert.endpoint import FORMATS, Format
 from trainvitals_server.alert.message import Event, Message, Run, capped_message, trial_message
 from trainvitals_server.alert.payloads import MAX_GENERIC_BYTES, render
@@ -187,6 +187,7 @@ def test_control_characters_do_not_reach_a_chat(form: Format) -> None:
         ("incident.opened", "open", "🔴 critical:"),
         ("incident.opened", "resolved", "🔴 critical, over by now:"),
         ("incident.escalated", "open", "🔴 Now critical:"),
+        ("incident.updated", "open", "🔴 Still critical:"),
         ("incident.resolved", "resolved", "✅ Over:"),
         ("incident.resolved", "withdrawn", "✅ Withdrawn, a false alarm:"),
     ],
@@ -194,6 +195,13 @@ def test_control_characters_do_not_reach_a_chat(form: Format) -> None:
 def test_the_first_words_say_what_changed(event: Event, state: str, opening: str) -> None:
     message = _message(replace(INCIDENT, state=state), event)
     assert _read(message, "generic")["data"]["text"].startswith(opening)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_update_says_what_is_new(form: Format) -> None:
+    message = replace(_message(event="incident.updated"), text=SINKING_TEXT)
+    texts = [text.replace("\\", "") for text in _texts(_read(message, form))]
+    assert any(SINKING_TEXT[1:] in text for text in texts)
 
 
 @pytest.mark.parametrize("form", FORMATS)

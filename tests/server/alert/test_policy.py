@@ -7,7 +7,7 @@ from dataclasses import replace as with_fields
 import pytest
 from msgspec.structs import replace
 
-from alert_samples import INCIDENT
+from alert_samples import INCIDENT, at_stake
 from trainvitals_server.alert.policy import (
     COOL_DOWN_S,
     GROUP_S,
@@ -18,6 +18,7 @@ from trainvitals_server.alert.policy import (
 )
 from trainvitals_server.finding import Severity
 from trainvitals_server.incident import Incident
+from trainvitals_server.stakes import stakes_of
 
 CRITICAL = INCIDENT
 WARNING = replace(INCIDENT, severity="warning")
@@ -74,6 +75,31 @@ def test_one_alert_for_one_incident() -> None:
 
 def test_an_escalation_is_told_at_once() -> None:
     assert _decide(CRITICAL, FIRING_WARNING) == Decision("firing", "incident.escalated")
+
+
+def test_what_comes_to_be_at_stake_is_told_once() -> None:
+    told = Alert("firing", "critical", updated_at=0.0, told=frozenset(stakes_of(CRITICAL)))
+    sinking = at_stake(CRITICAL, sinks=True)
+    assert _decide(sinking, told) == Decision("firing", "incident.updated")
+    assert _decide(sinking, with_fields(told, told=frozenset(stakes_of(sinking)))) is None
+
+
+def test_an_escalation_is_not_told_again_as_an_update() -> None:
+    assert _decide(at_stake(CRITICAL, sinks=True), FIRING_WARNING) == Decision("firing", "incident.escalated")
+
+
+def test_what_is_at_stake_before_a_warning_left_is_told_with_it_at_once() -> None:
+    sinking = at_stake(WARNING, sinks=True)
+    assert _decide(sinking, WAITING_WARNING) == Decision("firing", "incident.opened", cancel_waiting=True)
+
+
+def test_news_of_what_is_late_silenced_over_or_mere_information_is_not_told() -> None:
+    sinking = at_stake(CRITICAL, sinks=True)
+    told = Alert("firing", "critical", updated_at=0.0)
+    assert _decide(replace(sinking, late=True), told) is None
+    assert _decide(replace(sinking, severity="info"), told) is None
+    for state in ("silenced", "resolved"):
+        assert _decide(sinking, with_fields(told, state=state)) is None
 
 
 def test_a_warning_that_grows_worse_before_it_left_is_told_once_as_critical() -> None:
