@@ -6,6 +6,7 @@ predecessor knew at that step. Folding the same frames again, in any batches, gi
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ from trainvitals_server.ranks import MAX_ENTRIES, Entry, follow, merge, told_of_
 SNAPSHOT_ROWS = 512  # a resumed run finds what was known at most so many rows before its checkpoint,
 FIRST_SNAPSHOTS = (32, 64, 128, 256)  # a young one at most half of its rows
 MAX_SNAPSHOTS = 16  # beyond it every second one goes
+COMPRESSION = 3  # of zlib: a fifth of a millisecond each
 
 
 class Detectors(msgspec.Struct):
@@ -87,13 +89,18 @@ class Detectors(msgspec.Struct):
         found += [*self.oscillation.feed(blocks), *self.overfitting.feed(batch), *self.speed.feed(batch)]
         return sorted(found, key=precedence)
 
+    def without_begun_blocks(self) -> Detectors:
+        """Return the same without the layers' rows that fill no block yet: most of a state in few rows."""
+        rows = replace(self.layers.rows, steps=[], cells=b"")
+        return replace(self, layers=replace(self.layers, rows=rows))
+
     def validated(self, step: int, data: Mapping[str, object]) -> list[Finding]:
         """Return what a validation event says."""
         return [*self.validation.event(step, data), *self.overfitting.event(step, data)]
 
 
 class Snapshot(msgspec.Struct):
-    """What was known once the row `step` was folded."""
+    """What was known once the row `step` was folded; `state` is compressed."""
 
     step: int
     rows: int
@@ -176,7 +183,7 @@ class Session(msgspec.Struct):
         """Return what was known at the last snapshot before `step`."""
         for snapshot in reversed(self.snapshots):
             if snapshot.step < step:
-                return msgspec.msgpack.decode(snapshot.state, type=Detectors)
+                return msgspec.msgpack.decode(zlib.decompress(snapshot.state), type=Detectors)
         return None
 
     def context(self, rates: RateSummary) -> Context:
@@ -195,8 +202,8 @@ class Session(msgspec.Struct):
 
     def _snapshot(self) -> None:
         assert self.last_step is not None
-        state = msgspec.msgpack.encode(self.detectors)
-        self.snapshots.append(Snapshot(self.last_step, self.rows, state))
+        state = msgspec.msgpack.encode(self.detectors.without_begun_blocks())
+        self.snapshots.append(Snapshot(self.last_step, self.rows, zlib.compress(state, COMPRESSION)))
         if len(self.snapshots) > MAX_SNAPSHOTS:
             self.stride *= 2
             self.snapshots = [item for item in self.snapshots if item.rows % self.stride == 0]

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import chart, ingest, latency, start, step_cost
+from bench import chart, detect, ingest, latency, start, step_cost
 from bench.result import Result, machine
 
 PARTS: dict[str, Callable[[bool], list[Result]]] = {
     "start": start.run,
     "ingest": ingest.run,
     "chart": chart.run,
+    "detect": detect.run,
     "latency": latency.run,
     "step_cost": step_cost.run,
 }

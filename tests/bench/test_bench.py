@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from bench import chart, ingest, latency, start, step_cost
+from bench import chart, detect, ingest, latency, start, step_cost
 from bench.__main__ import render
 from bench.result import Result, median_interval, quantiles
 
@@ -31,6 +31,15 @@ def test_quantiles_are_told_in_milliseconds() -> None:
 def test_the_page_has_a_row_for_each_figure() -> None:
     page = render([Result("start", "0.5 s", "median"), Result("memory", "70 MiB", "VmRSS")])
     assert "| start | 0.5 s | median |\n| memory | 70 MiB | VmRSS |\n" in page
+
+
+def test_the_detectors_are_measured_with_and_without_layers_and_at_two_lengths() -> None:
+    told = figures(detect.run(True))
+    assert [float(figure.split()[0].replace(",", "")) > 0 for figure in told.values()] == [True] * 5
+    assert [name for name in told if name.startswith("memory")] == [
+        "memory of the detectors, 1,000 steps",
+        "memory of the detectors, 10,000 steps",
+    ]
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ PATIENCE = 4  # and so many times the longest gap that this layer has come back 
 MAX_NAMED = 8
 
 
-class LayerPulse(msgspec.Struct):
+class LayerPulse(msgspec.Struct, array_like=True):
     """One layer: its zeros in a row, since which step, the longest gap before, and its last live norm."""
 
     zeros: int = 0
@@ -69,7 +69,7 @@ class DeadFold(msgspec.Struct):
                     pulse.take(step, norm)
 
     def _died(self, block: LayerBlock) -> list[Finding]:
-        dead = [place for place, pulse in enumerate(self.pulses) if pulse.is_dead]
+        dead = [place for place, pulse in enumerate(self.pulses) if pulse.zeros and pulse.is_dead]
         news = [place for place in dead if self.pulses[place].told_since is None]
         last = block.norms[-1]
         if not news or not (last > 0).any() or np.isnan(last).any():

@@ -7,7 +7,6 @@ Judges blocks of `layer_grad_norm` and `loss`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -15,6 +14,7 @@ import msgspec
 import numpy as np
 
 from trainvitals.wire import FloatArray
+from trainvitals_server.detect.layer_past import LayerPast
 from trainvitals_server.detect.layer_rows import LayerBlock, column_medians
 from trainvitals_server.finding import Evidence, Finding, Kind
 
@@ -35,7 +35,7 @@ MAD_TO_SIGMA = 1.4826
 class FadingFold(msgspec.Struct):
     """Folds blocks of layer norms."""
 
-    past: list[list[float]] = []
+    past: LayerPast = msgspec.field(default_factory=lambda: LayerPast(MEMORY))
     middles: list[float] = []
     noise: float = 0.0
     blocks: int = 0
@@ -57,17 +57,17 @@ class FadingFold(msgspec.Struct):
         if np.isnan(norms).all():
             return []
         top = float(np.nanmax(norms))
-        shares: list[float] = (norms / top).tolist()
         self._note_loss(block)
-        pattern = self._fall(norms.tolist()) or _fade(shares)
+        pattern = self._fall(norms) or _fade(norms / top)
         findings = self._judge(block, pattern, norms)
         self.blocks += 1
         if pattern is None:
-            self.past = [*self.past[1 - MEMORY :], norms.tolist()]
+            self.past.add(norms)
         return findings
 
     def _forget(self, block: LayerBlock) -> None:
-        self.past, self.blocks, self.first_step = [], 0, block.steps[0]
+        self.past.forget()
+        self.blocks, self.first_step = 0, block.steps[0]
         self.pattern, self.pattern_blocks, self.told, self.clear_blocks = None, 0, None, 0
 
     def _note_loss(self, block: LayerBlock) -> None:
@@ -86,17 +86,18 @@ class FadingFold(msgspec.Struct):
             self.pattern_loss = min(self.pattern_loss, now)
         return self.middles[0] - now > self.noise / 2 or self.pattern_loss - now > LEARNED * self.noise
 
-    def _fall(self, norms: Sequence[float]) -> tuple[Kind, int] | None:
+    def _fall(self, norms: FloatArray) -> tuple[Kind, int] | None:
         """Return the layer nearest to the loss that lost its gradient, as did all before it; None: no one."""
         if len(self.past) < LATELY:
             return None
-        usual = [_past(self.past, place) for place in range(len(norms))]
-        kept = [norm / before if before > 0 else math.nan for norm, before in zip(norms, usual, strict=True)]
-        fallen = next((place for place, share in enumerate(kept) if not share < FALLEN), len(kept)) - 1
-        others = [share for share in kept[fallen + 1 :] if share > 0]
-        if fallen < 0 or not others or median(others) < KEPT:
+        usual = self.past.typical()
+        kept = norms / usual
+        still = np.flatnonzero(~(kept < FALLEN))
+        fallen = (int(still[0]) if len(still) else len(kept)) - 1
+        others = kept[fallen + 1 :][kept[fallen + 1 :] > 0]
+        if fallen < 0 or not len(others) or np.median(others) < KEPT:
             return None
-        at_once = self.past[-1][fallen] >= ABRUPT * usual[fallen]
+        at_once = self.past.latest()[fallen] >= ABRUPT * usual[fallen]
         return ("saturation" if at_once else "vanishing_gradient"), fallen
 
     def _judge(self, block: LayerBlock, pattern: tuple[Kind, int] | None, norms: FloatArray) -> list[Finding]:
@@ -136,8 +137,8 @@ class FadingFold(msgspec.Struct):
         )
         told = [(text, "layer_grad_norm", norm, name)]
         if len(self.past) >= LATELY:
-            past = _past(self.past, place)
-            told.append((f"before, it was {past:.3g}", "layer_grad_norm", past, name))
+            past = float(np.nan_to_num(self.past.typical()[place]))
+            told.append((f"before, it was about {past:.2g}", "layer_grad_norm", past, name))
         told.append((f"the loss has stayed at {self.middles[-1]:.4g}", "loss", self.middles[-1], ""))
         evidence = [
             Evidence(text=text, series=series, step=block.last_step, value=value, layer=layer or None)
@@ -152,9 +153,11 @@ class FadingFold(msgspec.Struct):
         )  # fmt: skip
 
 
-def _fade(shares: Sequence[float]) -> tuple[Kind, int] | None:
+def _fade(shares: FloatArray) -> tuple[Kind, int] | None:
     """Return how the gradient fades towards the input, and the layer to name: None where it does not."""
-    known = [(place, share) for place, share in enumerate(shares) if share > 0]  # NaN is not
+    if not (shares <= FADED).any():
+        return None
+    known = [(place, share) for place, share in enumerate(shares.tolist()) if share > 0]  # NaN is not
     low = next((index for index, (_, share) in enumerate(known) if share <= FADED), None)
     top = max(range(len(known)), key=lambda index: known[index][1])
     if low is None or top <= low:
@@ -166,8 +169,3 @@ def _fade(shares: Sequence[float]) -> tuple[Kind, int] | None:
         return "saturation", known[cut - 1][0]
     is_chain = len(hops) >= MIN_HOPS and sum(hop < 1 for hop in hops) >= GROWING_SHARE * len(hops)
     return ("vanishing_gradient", known[low][0]) if is_chain else None
-
-
-def _past(norms: Sequence[Sequence[float]], place: int) -> float:
-    known = [row[place] for row in norms if row[place] > 0]
-    return median(known) if known else 0.0

@@ -5,11 +5,11 @@ Judges blocks of `layer_grad_norm`; `gradient` judges the global norm, sooner.
 
 from __future__ import annotations
 
-from statistics import median
-
 import msgspec
 import numpy as np
 
+from trainvitals.wire import FloatArray
+from trainvitals_server.detect.layer_past import LayerPast, pack, unpack
 from trainvitals_server.detect.layer_rows import LayerBlock, column_medians
 from trainvitals_server.finding import Evidence, Finding
 
@@ -23,23 +23,24 @@ MIN_BLOCKS = 3
 class BurstFold(msgspec.Struct):
     """Folds blocks of layer norms."""
 
-    middles: list[list[float]] = []
-    first: list[float] = []
+    past: LayerPast = msgspec.field(default_factory=lambda: LayerPast(MEMORY))
+    first: bytes = b""
     told: bool = False
 
     def feed(self, block: LayerBlock) -> list[Finding]:
         """Return the layer that has exploded in this block, once."""
         if block.is_fresh:
-            self.middles, self.first, self.told = [], [], False
-        middles = column_medians(block.norms)
-        findings = [] if self.told or len(self.middles) < MIN_BLOCKS else self._judge(block)
+            self.past.forget()
+            self.first, self.told = b"", False
+        findings = [] if self.told or len(self.past) < MIN_BLOCKS else self._judge(block)
         if not findings:
-            self.first = self.first or middles.tolist()
-            self.middles = [*self.middles[1 - MEMORY :], middles.tolist()]
+            middles = column_medians(block.norms)
+            self.first = self.first or pack(middles)
+            self.past.add(middles)
         return findings
 
     def _judge(self, block: LayerBlock) -> list[Finding]:
-        typical = np.array([self._typical(place) for place in range(len(block.names))])
+        typical = self._typical()
         with np.errstate(all="ignore"):
             growth = block.norms / typical
         high = np.where(np.isfinite(growth), growth, 0.0) >= EXPLODED
@@ -55,13 +56,9 @@ class BurstFold(msgspec.Struct):
         row = int(np.flatnonzero(high[:, place])[0])
         return [_finding(block, place, row, float(typical[place]))]
 
-    def _typical(self, place: int) -> float:
-        """Return a layer's usual norm, never less than where it began; NaN while it had none."""
-        known = [row[place] for row in self.middles if row[place] > 0]
-        if len(known) < MIN_BLOCKS:
-            return float("nan")
-        first = self.first[place]
-        return max(median(known), first if first > 0 else 0.0)
+    def _typical(self) -> FloatArray:
+        """Return the layers' usual norms, never less than where they began; NaN while one had none."""
+        return np.maximum(self.past.typical(MIN_BLOCKS), np.nan_to_num(unpack(self.first)))
 
 
 def _finding(block: LayerBlock, place: int, row: int, typical: float) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import msgspec
@@ -26,6 +27,7 @@ from layered import (
 from traces import learning
 from trainvitals.wire import Hello
 from trainvitals_server.batch import Batch
+from trainvitals_server.detect.layer_past import LayerPast
 from trainvitals_server.detect.layer_rows import BLOCK, LayerRows, column_medians
 from trainvitals_server.detect.layers import LayerFold
 from trainvitals_server.fold import RunFold, scan
@@ -193,3 +195,42 @@ def test_medians_of_columns_are_those_of_numpy(rows: list[list[float]]) -> None:
 def test_rows_without_layers_make_no_block() -> None:
     batch = layered(usual(2, rows=40), learning(40), present=np.zeros((40, 2)))
     assert list(LayerRows().take(batch)) == []
+
+
+@given(st.lists(st.one_of(st.just(np.nan), st.floats(0, 1e300)), min_size=1))
+def test_a_past_keeps_three_digits_of_each_norm(norms: list[float]) -> None:
+    past = LayerPast(2)
+    past.add(np.array(norms))
+    expected = np.where(np.array(norms) < 1e-37, 0.0, np.minimum(norms, 3.39e38))
+    np.testing.assert_allclose(past.latest(), expected, rtol=2**-8, atol=1e-37)
+
+
+def test_the_typical_norms_are_the_medians_of_what_was_above_zero() -> None:
+    past = LayerPast(3)
+    for row in ([9.0, 9.0, np.nan], [1.0, 0.0, np.nan], [2.0, 8.0, np.nan], [4.0, 0.0, 5.0]):
+        past.add(np.array(row))
+    np.testing.assert_array_equal(past.typical(), [2.0, 8.0, 5.0])
+    np.testing.assert_array_equal(past.typical(2), [2.0, np.nan, np.nan])
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_state_of_a_run_with_two_hundred_layers_stays_small(every: int) -> None:
+    rows = 12_000
+    there = np.zeros((rows, 200))
+    there[::every] = 1
+    fold = RunFold("run")
+    fold.rows(0, "a", layered(usual(200, rows), learning(rows), present=there))
+    assert len(fold.sessions["0/a"].snapshots) > 10
+    assert len(fold.dump()) < 200_000
+
+
+def test_a_resumed_session_knows_the_layers_of_the_one_before() -> None:
+    fold, norms = RunFold("run"), usual(4, rows=900)
+    fold.hello(Hello(run_id="run", session_id="a"))
+    fold.rows(0, "a", layered(norms[:800], learning(800)))
+    fold.hello(Hello(run_id="run", session_id="b", session_ordinal=1, resume_step=780))
+    burst = norms[780:860].copy()
+    burst[:, 1] *= 1e7
+    batch = layered(burst, learning(80), first_step=780)
+    (incident,) = fold.rows(0, "b", replace(batch, columns={"loss": batch.columns["loss"]}))
+    assert (incident.kind, incident.layer) == ("exploding_gradient", "d1")
