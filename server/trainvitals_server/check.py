@@ -121,7 +121,7 @@ def _say_unreadable(error: UnreadableLog, *, as_json: bool) -> None:
 
 
 def _json_line(log: Log, incidents: Sequence[Incident]) -> str:
-    ran, skipped = coverage(log.series)
+    ran, skipped = coverage(log.counts)
     line: dict[str, object] = {
         "file": printable(str(log.path)), "rows": log.rows, "incidents": list(incidents), "ran": ran,
         "skipped": {item.kind: item.reason for item in skipped},

@@ -98,7 +98,7 @@ def _incident_lines(incident: Incident) -> list[Line]:
 
 
 def _coverage_lines(log: Log) -> list[Line]:
-    ran, skipped = coverage(log.series)
+    ran, skipped = coverage(log.counts)
     reasons: dict[str, list[str]] = {}
     for item in skipped:
         reasons.setdefault(item.reason, []).append(item.kind)

@@ -6,6 +6,7 @@ counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -45,15 +46,19 @@ class Log:
         return self.branches[0].layers
 
     @property
+    def counts(self) -> dict[str, int]:
+        """How many rows have a value of each series; those without any are left out."""
+        counts: Counter[str] = Counter()
+        for branch in self.branches:
+            for columns in (branch.columns, branch.layer_columns):
+                for name, series in columns.items():
+                    counts[name] += int(series.present.reshape(len(branch), -1).any(axis=1).sum())
+        return dict(+counts)
+
+    @property
     def series(self) -> set[str]:
         """The series that hold at least one value."""
-        return {
-            name
-            for branch in self.branches
-            for columns in (branch.columns, branch.layer_columns)
-            for name, series in columns.items()
-            if series.present.any()
-        }
+        return set(self.counts)
 
 
 def read_log(path: Path, watch: Watch = lambda _: None) -> Log:

@@ -51,7 +51,7 @@ def test_what_could_not_be_looked_for_is_said_with_the_reason(
 ) -> None:
     _, (line,) = check(write_csv(tmp_path / "a.csv", learning(50)), capsys=capsys)
     assert "gradual_divergence" in line["ran"]
-    assert line["skipped"]["exploding_gradient"] == "no series grad_norm"
+    assert line["skipped"]["exploding_gradient"] == "no series grad_norm or layer_grad_norm"
 
 
 def test_the_human_report_says_verdict_and_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,13 +18,11 @@ from trainvitals_server.detect.forecast import (
 )
 from trainvitals_server.detect.gradient import GradientFold
 from trainvitals_server.detect.loss import LossFold
-from trainvitals_server.detect.needs import NEEDS, coverage
 from trainvitals_server.detect.overflow import OverflowFold
 from trainvitals_server.detect.rates import RateFold
 from trainvitals_server.detect.stats import BLOCK, LogLevel, LossBand
 from trainvitals_server.detect.validation import ValidationFold
 from trainvitals_server.detect.young import blown_up_since
-from trainvitals_server.finding import KINDS
 
 
 def kinds(findings: list[object]) -> list[str]:
@@ -335,13 +333,3 @@ def test_the_rate_remembers_its_last_rise() -> None:
     rates.feed(batch_of({"learning_rate": [0.1, 0.01, 0.1, 0.05]}))
     summary = rates.summary()
     assert (summary.first, summary.last, summary.raised_step, summary.raised_from) == (0.1, 0.05, 2, 0.01)
-
-
-def test_every_kind_that_is_looked_for_exists() -> None:
-    assert {kind for need in NEEDS for kind in need.kinds} <= set(KINDS)
-
-
-def test_coverage_tells_each_kind_once() -> None:
-    ran, skipped = coverage({"loss", "grad_norm"})
-    told = ran + [item.kind for item in skipped]
-    assert len(told) == len(set(told))
