@@ -313,7 +313,7 @@ def test_a_broken_probe_leaves_the_training_alone(monkeypatch: pytest.MonkeyPatc
     def broken(*_: Value) -> Value:
         raise RuntimeError("our own mistake")
 
-    monkeypatch.setattr("trainvitals.probe.measure.gradient_numbers", broken)
+    monkeypatch.setattr("trainvitals.probe.measure.half_sums", broken)
     model, twin = small_model(), small_model()
     for one in (model, twin):
         one.compile("sgd", "mse")

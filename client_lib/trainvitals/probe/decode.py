@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,18 +10,36 @@ import numpy as np
 import numpy.typing as npt
 
 from trainvitals.probe.layers import Groups
+from trainvitals.probe.row import (
+    BLOCK_HEAD,
+    EXTRAS,
+    NOT_MEASURED,
+    ROW_HEAD,
+    SMALLEST_SAFE_SUM,
+    details_width,
+)
 from trainvitals.rows import Cells
 from trainvitals.wire import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """How a block of a row is to be read; `places` says which variable of the layout each column is."""
+    """How a block of a row is to be read; `places` says which variable of the layout each column is.
+
+    `details` gives those of some steps, `[m, 1 + details_width]`; None where they are in every row.
+    """
 
     places: IntArray
     scaling: str
     is_main: bool
     has_rate: bool
+    details: Callable[[], FloatArray] | None
+
+    @property
+    def width(self) -> int:
+        """Return how many numbers the block takes in a row."""
+        count = len(self.places)
+        return BLOCK_HEAD + (count if self.details is not None else details_width(count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +49,6 @@ class Decoded:
     steps: IntArray
     columns: dict[str, Cells]
     layer_columns: dict[str, Cells]
-
-
-ROW_HEAD = 4
-BLOCK_HEAD = 3
-EXTRAS = ("input_nonfinite", "label_nonfinite", "weight_nonfinite")
 
 
 def decode(rows: FloatArray, blocks: Sequence[BlockShape], has_loss: bool, groups: Groups) -> Decoded:
@@ -56,6 +69,12 @@ def decode(rows: FloatArray, blocks: Sequence[BlockShape], has_loss: bool, group
     return Decoded(steps, kept, layer_columns)
 
 
+def nonfinite_elements(rows: FloatArray, blocks: Sequence[BlockShape]) -> FloatArray:
+    """Return how many elements of all gradients are not finite, for each row."""
+    counts = [part.counts.sum(1) for part in _parts(rows, blocks) if part.counts is not None]
+    return np.sum(counts, axis=0) if counts else np.zeros(len(rows))
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """One block's numbers over all rows."""
@@ -64,33 +83,53 @@ class _Part:
     ran: BoolArray
     scale: FloatArray
     rate: FloatArray
-    extras: FloatArray
-    half_sums: FloatArray
-    counts: FloatArray
     optimizer_step: FloatArray
+    half_sums: FloatArray
+    extras: FloatArray | None  # None: nothing was suspicious, they were not measured
+    counts: FloatArray | None  # None: all of them are 0
 
 
 def _parts(rows: FloatArray, blocks: Sequence[BlockShape]) -> list[_Part]:
     parts, start = [], ROW_HEAD
     for shape in blocks:
-        count = len(shape.places)
-        stop = start + BLOCK_HEAD + len(EXTRAS) + 2 * count + 1
-        block = rows[:, start:stop]
-        sums = block[:, BLOCK_HEAD + len(EXTRAS) : -1]
+        block = rows[:, start : start + shape.width]
+        ran = block[:, 0] == rows[:, 0]
+        numbers = block[:, BLOCK_HEAD:]
+        details = numbers if shape.details is None else _details(rows, ran, numbers, shape.details)
+        count, extras = len(shape.places), len(EXTRAS)
         parts.append(
             _Part(
                 shape=shape,
-                ran=block[:, 0] == rows[:, 0],
+                ran=ran,
                 scale=block[:, 1],
                 rate=block[:, 2],
-                extras=block[:, BLOCK_HEAD : BLOCK_HEAD + len(EXTRAS)],
-                half_sums=sums[:, :count],
-                counts=sums[:, count:],
-                optimizer_step=block[:, -1],
+                optimizer_step=block[:, 3],
+                half_sums=numbers if details is None else details[:, extras : extras + count],
+                extras=None if details is None else details[:, :extras],
+                counts=None if details is None else details[:, extras + count :],
             )
         )
-        start = stop
+        start += shape.width
     return parts
+
+
+def _details(
+    rows: FloatArray, ran: BoolArray, half_sums: FloatArray, read: Callable[[], FloatArray]
+) -> FloatArray | None:
+    """Return the details of every row, or None where the half sums are all there is to say."""
+    count = half_sums.shape[1]
+    with np.errstate(all="ignore"):
+        total = half_sums.sum(1)
+        is_suspicious = ran & ~(np.isfinite(total + rows[:, 2]) & (total >= SMALLEST_SAFE_SUM))
+    if not count or not is_suspicious.any():
+        return None
+    details = read()
+    whole = np.zeros((len(rows), details_width(count)))
+    whole[:, : len(EXTRAS)] = NOT_MEASURED
+    whole[:, len(EXTRAS) : len(EXTRAS) + count] = half_sums
+    _, here, there = np.intersect1d(rows[:, 0], details[:, 0], return_indices=True)
+    whole[here] = details[there, 1:]
+    return whole
 
 
 def _gradients(
@@ -104,18 +143,16 @@ def _gradients(
     ran = np.zeros(len(rows), dtype=bool)
     with np.errstate(all="ignore"):
         for part in parts:
-            unscaled = 2.0 * part.half_sums / np.square(part.scale)[:, np.newaxis]
+            unscaled = part.half_sums * (2.0 / np.square(part.scale))[:, np.newaxis]
             unscaled[~part.ran] = 0.0
-            counted = np.where(part.ran[:, np.newaxis], part.counts, 0.0)
             total += unscaled.sum(1)
-            total_count += counted.sum(1)
             ran |= part.ran
-            for column, place in enumerate(part.shape.places):
-                layer = groups.layer_of[place]
-                if layer >= 0:
-                    squares[:, layer] += unscaled[:, column]
-                    counts[:, layer] += counted[:, column]
-                    present[:, layer] |= part.ran
+            layers = _add_by_layer(squares, unscaled, part.shape, groups)
+            present[:, layers] |= part.ran[:, np.newaxis]
+            if part.counts is not None:
+                counted = np.where(part.ran[:, np.newaxis], part.counts, 0.0)
+                total_count += counted.sum(1)
+                _add_by_layer(counts, counted, part.shape, groups)
         columns["grad_norm"] = _cells(np.sqrt(total), ran)
         columns["grad_nonfinite"] = _cells(_narrow_count(total_count), ran)
         norms = np.sqrt(squares)
@@ -125,20 +162,35 @@ def _gradients(
     }
 
 
+def _add_by_layer(sums: FloatArray, values: FloatArray, shape: BlockShape, groups: Groups) -> IntArray:
+    """Add each variable's column to that of its layer; return the layers that got one."""
+    layers = groups.layer_of[shape.places]
+    order = np.argsort(layers, kind="stable")
+    order = order[np.searchsorted(layers[order], 0) :]  # a variable of no layer has -1
+    found, starts = np.unique(layers[order], return_index=True)
+    if len(found):
+        sums[:, found] += np.add.reduceat(values[:, order], starts, axis=1)
+    return found
+
+
 def _optimizer_columns(part: _Part, columns: dict[str, Cells]) -> None:
     if part.shape.scaling:
         columns["loss_scale"] = _cells(part.scale, part.ran)
     if part.shape.scaling == "dynamic":  # the scaler skips an update exactly when an element is not finite
-        columns["skipped"] = _cells((part.counts.sum(1) > 0).astype(np.uint8), part.ran)
+        is_skipped = np.zeros(len(part.ran)) if part.counts is None else part.counts.sum(1)
+        columns["skipped"] = _cells((is_skipped > 0).astype(np.uint8), part.ran)
     if part.shape.has_rate:
         columns["learning_rate"] = _cells(part.rate, part.ran)
     columns["optimizer_step"] = _cells(part.optimizer_step.astype(np.int64), part.optimizer_step >= 0)
 
 
 def _extras(parts: Sequence[_Part], columns: dict[str, Cells]) -> None:
+    measured = [(part.extras, part.ran) for part in parts if part.extras is not None]
+    if not measured:
+        return
     for index, name in enumerate(EXTRAS):
-        values = np.stack([part.extras[:, index] for part in parts])
-        known = (values >= 0) & np.stack([part.ran for part in parts])
+        values = np.stack([extras[:, index] for extras, _ in measured])
+        known = (values >= 0) & np.stack([ran for _, ran in measured])
         present: BoolArray = np.any(known, axis=0)
         columns[name] = _cells(_narrow_count(np.where(known, values, 0).max(0)), present)
 

@@ -42,6 +42,7 @@ class Probe:
         self._counter: Value = None
         self._slots: dict[object, Any] = {}
         self._rings: dict[object, tuple[RowShape, Ring, list[BlockShape]]] = {}
+        self._details: dict[object, Ring] = {}
         self._variables: list[Any] = []
         self._key: object = None
         self._own: Callable[..., Any] | None = None
@@ -70,7 +71,7 @@ class Probe:
     def begin(self, step: int) -> None:
         """Let rows begin at `step`; what is in the rings is forgotten."""
         self._counter.assign(step)
-        for _, ring, _ in self._rings.values():
+        for ring in [*(ring for _, ring, _ in self._rings.values()), *self._details.values()]:
             ring.clear()
 
     def remove(self) -> None:
@@ -102,7 +103,7 @@ class Probe:
         self._model = model
         self.optimizer = model.optimizer
         self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="trainvitals_step")
-        self._slots, self._rings, self._variables = {}, {}, []
+        self._slots, self._rings, self._details, self._variables = {}, {}, {}, []
         self._is_broken = False
         self.operations = {}
         if model.distribute_strategy.num_replicas_in_sync > 1:
@@ -127,7 +128,12 @@ class Probe:
         if self._model.distribute_strategy.num_replicas_in_sync > 1:
             return self._replica_step(original, data)
         trace = StepTrace(
-            data, self._counter, self._slot, bool(self._model.jit_compile), self._model.optimizer
+            data,
+            self._counter,
+            self._slot,
+            self._details_ring,
+            use_xla=bool(self._model.jit_compile),
+            main_optimizer=self._model.optimizer,
         )
         with self._hooks(trace):
             result = original(data)
@@ -142,7 +148,7 @@ class Probe:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             self._tell("Several replicas train together: steps count, losses and gradients are missing.")
             if tf.get_static_value(replica) == 0:
-                trace = StepTrace((), self._counter, self._slot)
+                trace = StepTrace((), self._counter, self._slot, self._details_ring)
                 shape, row, _ = trace.finish(None)
                 self._ring(shape).write(tf.cast(trace.step, tf.int64), row)
                 self._counter.assign_add(1)
@@ -185,6 +191,7 @@ class Probe:
                     block.scaling,
                     block.is_main,
                     block.has_rate,
+                    None if block.details is None else block.details.rows,
                 )
                 for block in shape.blocks
             ]
@@ -206,6 +213,11 @@ class Probe:
                     tf.fill([width], tf.constant(-1.0, tf.float64)), trainable=False, name="trainvitals_slot"
                 )
         return self._slots[key, width]
+
+    def _details_ring(self, key: object, width: int) -> Ring:
+        if (key, width) not in self._details:
+            self._details[key, width] = Ring(width, self.capacity)
+        return self._details[key, width]
 
     @contextmanager
     def _hooks(self, trace: StepTrace) -> Iterator[None]:

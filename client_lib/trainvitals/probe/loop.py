@@ -12,7 +12,7 @@ import tensorflow as tf
 from trainvitals import wire
 from trainvitals.identity import program_facts
 from trainvitals.probe import measure
-from trainvitals.probe.decode import BLOCK_HEAD, EXTRAS, ROW_HEAD, BlockShape, Decoded, decode
+from trainvitals.probe.decode import BlockShape, Decoded, decode, nonfinite_elements
 from trainvitals.probe.environment import device, optimizer_settings, versions
 from trainvitals.probe.layers import Groups, group_variables
 from trainvitals.probe.operations import OWN_SCOPE
@@ -24,8 +24,10 @@ from trainvitals.probe.optimizers import (
     scaling_of,
 )
 from trainvitals.probe.ring import Ring
+from trainvitals.probe.row import ROW_HEAD, details_width
+from trainvitals.probe.seldom import seldom
 from trainvitals.probe.types import Optimizer, Tensor, Value
-from trainvitals.wire import FloatArray
+from trainvitals.wire import FloatArray, IntArray
 
 CAPACITY = 256
 
@@ -108,20 +110,20 @@ class LoopProbe:
         scaling = "static" if loss_scale is not None else scaling_of(optimizer)
         has_rate = optimizer is not None and learning_rate_of(optimizer) is not None
         places = np.array([known[id(variable)] for variable in variables], dtype=np.int64)
-        return _Maker(BlockShape(places, scaling, True, has_rate), has_loss, optimizer)
+        return _Maker(places, scaling, has_rate, has_loss, optimizer)
 
 
 class _Maker:
     """Makes rows of one shape, by one compiled function."""
 
-    def __init__(self, shape: BlockShape, has_loss: bool, optimizer: Optimizer) -> None:
-        self.shape = shape
+    def __init__(
+        self, places: IntArray, scaling: str, has_rate: bool, has_loss: bool, optimizer: Optimizer
+    ) -> None:
+        self._details = Ring(1 + details_width(len(places)), CAPACITY)
+        self.shape = BlockShape(places, scaling, True, has_rate, self._details.rows)
         self.has_loss = has_loss
         self._optimizer = optimizer
-        width = (
-            ROW_HEAD + BLOCK_HEAD + len(EXTRAS) + 2 * len(shape.places) + 2
-        )  # 2: optimizer and scaler step
-        self.ring = Ring(width, CAPACITY)
+        self.ring = Ring(ROW_HEAD + self.shape.width + 1, CAPACITY)  # 1: the scaler's step
         self._write: Callable[..., Any] = tf.function(self._row, autograph=False, reduce_retracing=True)
 
     def __call__(self, step: int, loss: Tensor, gradients: Sequence[Any], loss_scale: float | None) -> None:
@@ -138,18 +140,25 @@ class _Maker:
             optimizer = self._optimizer
             rate = learning_rate_of(optimizer) if self.shape.has_rate else 0.0
             scale = own_scale if self.shape.scaling != "dynamic" else loss_scale_of(optimizer)
-            head = [number, number, scalar, _f64(0.0), number, _f64(scale), _f64(rate)]
-            tail = [_f64(-1 if optimizer is None else optimizer_step_of(optimizer)), _scaler_step(optimizer)]
-            self.ring.write(
-                step, tf.concat([tf.stack(head), self._numbers(gradients, scalar), tf.stack(tail)], 0)
-            )
+            updates = -1 if optimizer is None else optimizer_step_of(optimizer)
+            head = [number, number, scalar, 0.0, number, scale, rate, updates]
+            tail = [_scaler_step(optimizer)]
+            numbers = [self._numbers(step, gradients, scalar)] if gradients else []
+            stacked = [tf.stack([_f64(value) for value in part]) for part in (head, tail)]
+            self.ring.write(step, tf.concat([stacked[0], *numbers, stacked[1]], 0))
 
-    def _numbers(self, gradients: list[Any], loss: Tensor) -> Tensor:
-        if not gradients:
-            return tf.constant([measure.NOT_MEASURED] * measure.EXTRAS, tf.float64)
+    def _numbers(self, step: Tensor, gradients: list[Any], loss: Tensor) -> Tensor:
         # The batch is not known here, and the weights are those after the update, not those before it.
         spread = [measure.dense(gradient, use_xla=False) for gradient in gradients]
-        return measure.gradient_numbers(spread, loss if self.has_loss else None, None, None, None)
+        known_loss = loss if self.has_loss else None
+        halves = measure.half_sums(spread)
+
+        def write_details() -> None:
+            numbers = measure.details(spread, halves, known_loss, (None, None, None))
+            self._details.write(step, tf.concat([_f64(step)[tf.newaxis], numbers], 0))
+
+        seldom(measure.is_suspicious(halves, known_loss), write_details)
+        return _f64(halves)
 
 
 def _with_used_scale(rows: FloatArray, maker: _Maker) -> FloatArray:
@@ -159,8 +168,8 @@ def _with_used_scale(rows: FloatArray, maker: _Maker) -> FloatArray:
     """
     if maker.shape.scaling != "dynamic":
         return rows
-    scale, count = ROW_HEAD + 1, len(maker.shape.places)
-    is_bad = rows[:, -2 - count : -2].sum(1) > 0
+    scale = ROW_HEAD + 1
+    is_bad = nonfinite_elements(rows, [maker.shape]) > 0
     is_doubled = ~is_bad & (rows[:, -1] == 0)
     rows = rows.copy()
     rows[:, scale] *= np.where(is_bad, 2.0, np.where(is_doubled, 0.5, 1.0))

@@ -1,7 +1,7 @@
 """What is computed inside the training graph: how large the gradients are, and what is not finite.
 
 Only operations: no variables of its own, no state, nothing read back. The sums of squares run in every step;
-everything that costs a second pass over memory sits in a branch that is taken when a number is suspicious.
+everything that costs a second pass over memory is for the steps in which a number is suspicious.
 """
 
 from __future__ import annotations
@@ -11,61 +11,45 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from trainvitals.probe.row import EXTRAS, NOT_MEASURED, SMALLEST_SAFE_SUM
 from trainvitals.probe.types import Tensor
 
-# A float32 sum of squares below this has lost terms to underflow: squares below 1.2e-38 are denormal or 0.
-SMALLEST_SAFE_SUM = 1e-30
-NOT_MEASURED = -1.0  # counts are never negative
 SHIFT = 80  # powers of two that bring any float32, squared and summed, into its range
-_Data: TypeAlias = Sequence[Sequence[Tensor] | None]  # inputs, labels, weights; None: out of reach
-EXTRAS = 3  # input, label and weight elements that are not finite
+Data: TypeAlias = Sequence[Sequence[Tensor] | None]  # inputs, labels, weights; None: out of reach
 
 
-def gradient_numbers(
-    gradients: Sequence[Tensor],
-    loss: Tensor | None,
-    inputs: Sequence[Tensor] | None,
-    labels: Sequence[Tensor] | None,
-    weights: Sequence[Tensor] | None,
-    *,
-    use_xla: bool = False,
-) -> Tensor:
+def half_sums(gradients: Sequence[Tensor]) -> Tensor:
+    """Return half the sum of squares of each gradient, `[n]`: float32, or float64 where one of them is."""
+    halves = [_half_sum_of_squares(gradient) for gradient in gradients]
+    return tf.stack(halves if _same_dtype(halves) else [_f64(half) for half in halves])
+
+
+def is_suspicious(halves: Tensor, loss: Tensor | None) -> Tensor:
+    """Return whether a number is not finite, or too small for its half sum to be exact."""
+    total = tf.reduce_sum(halves)
+    watched = total if loss is None else total + tf.cast(loss, total.dtype)
+    is_normal = tf.logical_and(tf.math.is_finite(watched), total >= SMALLEST_SAFE_SUM)
+    return tf.logical_not(is_normal)
+
+
+def details(gradients: Sequence[Tensor], halves: Tensor, loss: Tensor | None, data: Data) -> Tensor:
     """Return float64 `[3 + 2n]`: the extras, n half sums of squares, n counts of non-finite elements.
 
     The half sums are exact enough at every magnitude: where float32 cannot hold one, it is computed again,
-    scaled. The extras count `inputs`, `labels` and `weights`, and are `NOT_MEASURED` unless the loss or a
-    gradient is not finite (None: out of reach).
+    scaled. The extras count what is not finite in inputs, labels and weights, and are `NOT_MEASURED` unless
+    the loss or a gradient is not finite.
     """
-    data = (inputs, labels, weights)
-    return _in_one_pass(gradients, loss, data) if use_xla else _in_a_branch(gradients, loss, data)
+    bad = tf.stack([_count_nonfinite(gradient) for gradient in gradients])
+    rescaled = tf.stack([_rescaled_half_sum(gradient) for gradient in gradients])
+    exact = tf.where(tf.equal(bad, 0.0), rescaled, _f64(halves))
+    return tf.concat([_extras(bad, loss, data), exact, bad], 0)
 
 
-def _in_a_branch(gradients: Sequence[Tensor], loss: Tensor | None, data: _Data) -> Tensor:
-    halves = [_half_sum_of_squares(gradient) for gradient in gradients]
-    rough = tf.stack(halves) if _same_dtype(halves) else tf.stack([_f64(half) for half in halves])
-    total = tf.reduce_sum(rough)
-    watched = total if loss is None else total + tf.cast(loss, total.dtype)
-    is_normal = tf.logical_and(tf.math.is_finite(watched), total >= SMALLEST_SAFE_SUM)
-    constant = tf.constant([NOT_MEASURED] * EXTRAS + [0.0] * len(gradients), tf.float64)
+def details_in_one_pass(gradients: Sequence[Tensor], loss: Tensor | None, data: Data) -> Tensor:
+    """Return the same as `details` for XLA, in every step.
 
-    def normal() -> Tensor:
-        return tf.concat([constant[:EXTRAS], _f64(rough), constant[EXTRAS:]], 0)
-
-    # One call that is not inlined: the executor would visit each operation of a branch that is not taken.
-    @tf.function(autograph=False, experimental_attributes={"_noinline": True})  # type: ignore[untyped-decorator]
-    def suspicious() -> Tensor:
-        bad = tf.stack([_count_nonfinite(gradient) for gradient in gradients])
-        rescaled = tf.stack([_rescaled_half_sum(gradient) for gradient in gradients])
-        halves = tf.where(tf.equal(bad, 0.0), rescaled, _f64(rough))
-        return tf.concat([_extras(bad, loss, data), halves, bad], 0)
-
-    return tf.cond(is_normal, normal, suspicious)
-
-
-def _in_one_pass(gradients: Sequence[Tensor], loss: Tensor | None, data: _Data) -> Tensor:
-    """Do without a branch that takes the gradients: with one, XLA rounds the user's own step otherwise.
-
-    It fuses these reductions with what makes the gradient, so that they cost no pass over memory on a GPU.
+    It does without a branch that takes the gradients: with one, XLA rounds the user's own step otherwise.
+    XLA fuses these reductions with what makes the gradient, so that they cost no pass over memory on a GPU.
     """
     bad = tf.stack([_count_nonfinite(gradient) for gradient in gradients])
     halves = tf.stack([_f64(_half_sum_of_squares(gradient)) for gradient in gradients])
@@ -78,14 +62,14 @@ def _in_one_pass(gradients: Sequence[Tensor], loss: Tensor | None, data: _Data) 
     return tf.concat([_extras(bad, loss, data), halves, bad], 0)
 
 
-def _extras(bad: Tensor, loss: Tensor | None, data: _Data) -> Tensor:
+def _extras(bad: Tensor, loss: Tensor | None, data: Data) -> Tensor:
     is_bad = tf.reduce_sum(bad) > 0.0
     if loss is not None:
         is_bad = tf.logical_or(is_bad, tf.logical_not(tf.math.is_finite(loss)))
     return tf.cond(
         is_bad,
         lambda: tf.stack([_count_all(tensors) for tensors in data]),
-        lambda: tf.constant([NOT_MEASURED] * EXTRAS, tf.float64),
+        lambda: tf.constant([NOT_MEASURED] * len(EXTRAS), tf.float64),
     )
 
 

@@ -42,12 +42,19 @@ class Ring:
 
     def read(self) -> FloatArray:
         """Return the rows that are new since the last read, `[n, width]`, in order of their steps."""
-        rows: FloatArray = np.asarray(self._rows.numpy())
+        rows = self.rows()
         rows = rows[rows[:, 0] > self._seen]
-        rows = rows[np.argsort(rows[:, 0], kind="stable")]
         if len(rows):
             self._seen = int(rows[-1, 0])
         return rows
+
+    def rows(self) -> FloatArray:
+        """Return all rows that it holds, in order of their steps."""
+        # One operation; `Variable.numpy()` makes two. It copies, since the graph scatters into the variable.
+        tensor = tf.raw_ops.ReadVariableOp(resource=self._rows.handle, dtype=tf.float64)
+        rows: FloatArray = tensor.numpy()
+        rows = rows[rows[:, 0] > EMPTY]
+        return rows[np.argsort(rows[:, 0], kind="stable")]
 
 
 def capacity_for(steps_per_execution: int) -> int:

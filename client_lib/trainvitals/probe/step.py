@@ -1,16 +1,14 @@
 """One training step while it is traced (or run eagerly): what its hooks saw, and the row that is made of it.
 
-A row is `[step, step of the loss, loss, batch size]`, then one block for each call of an optimizer's `apply`:
-`[step, loss scale, learning rate, input, label, weight non-finite, n half sums, n counts, optimizer step]`.
-`apply` may sit in a graph of its own (a `tf.cond` every k-th step): its numbers then go through a slot
-variable, and a loss or block whose step is not the row's step did not run.
+What a row holds says `row.py`. `apply` may sit in a graph of its own (a `tf.cond` every k-th step): its
+numbers then go through a slot variable, and a loss or block whose step is not the row's step did not run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -18,10 +16,10 @@ import tensorflow as tf
 from trainvitals.probe import measure
 from trainvitals.probe.operations import OWN_SCOPE, risky_operations
 from trainvitals.probe.optimizers import learning_rate_of, loss_scale_of, optimizer_step_of, scaling_of
+from trainvitals.probe.row import BLOCK_HEAD, ROW_HEAD, details_width
+from trainvitals.probe.seldom import seldom
 from trainvitals.probe.types import Optimizer, Tensor, Value
 
-ROW_HEAD = 4
-BLOCK_HEAD = 3
 # Where the raw loss is looked for, best first. What the step returns is last: mostly it is a running mean.
 LOSS_SOURCES = ("scale_loss", "scale_loss of another optimizer", "loss metric", "compute_loss", "returned")
 
@@ -34,11 +32,14 @@ class Block:
     scaling: str  # "", "static" or "dynamic"
     is_main: bool  # of the optimizer that the model was compiled with
     has_rate: bool
+    is_whole: bool  # the details are in every row
+    details: Value = field(default=None, compare=False)  # else: the ring that they are in
 
     @property
     def width(self) -> int:
         """Return how many numbers the block takes in a row."""
-        return BLOCK_HEAD + measure.EXTRAS + 2 * len(self.variables) + 1
+        count = len(self.variables)
+        return BLOCK_HEAD + (details_width(count) if self.is_whole else count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class RowShape:
                 block.scaling,
                 block.is_main,
                 block.has_rate,
+                block.is_whole,
             )
             for block in self.blocks
         )
@@ -70,17 +72,22 @@ class RowShape:
 
 @dataclass(slots=True)
 class StepTrace:
-    """The notes of one step. `counter` is its int64 step; `slot(key, width)` gives a variable for numbers."""
+    """The notes of one step.
+
+    `counter` is its int64 step; `slot(key, width)` gives a variable for numbers, `details(key, width)` a
+    ring.
+    """
 
     data: Any
     counter: Any
     slot: Callable[[object, int], Any]
+    details: Callable[[object, int], Any]
     use_xla: bool = False
     main_optimizer: Value = None
     losses: dict[str, Tensor] = field(
         default_factory=dict
     )  # a slot variable `[step, loss]` where out of reach
-    blocks: list[tuple[Block, Any, Tensor]] = field(default_factory=list)
+    blocks: list[_Applied] = field(default_factory=list)
     operations: dict[str, list[str]] | None = None
     graph: Value = field(default_factory=lambda: _graph())
     step: Tensor = None  # the counter, read once
@@ -108,38 +115,47 @@ class StepTrace:
             self.operations = risky_operations()
         if not pairs:
             return
+        variables = tuple(variable for _, variable in pairs)
         with tf.name_scope(OWN_SCOPE):
             rate = learning_rate_of(optimizer)
+            place = (len(self.blocks), *(id(variable) for variable in variables))
             block = Block(
-                variables=tuple(variable for _, variable in pairs),
+                variables=variables,
                 scaling=scaling_of(optimizer),
                 is_main=optimizer is self.main_optimizer,
                 has_rate=rate is not None,
+                is_whole=self.use_xla,
+                details=None if self.use_xla else self.details(place, 1 + details_width(len(variables))),
             )
-            numbers = self._numbers(pairs)
             head = [self._step_here(), loss_scale_of(optimizer), 0.0 if rate is None else rate]
-            numbers = tf.concat([tf.stack([_f64(value) for value in head]), numbers], 0)
+            applied = _Applied(block, optimizer, [_f64(value) for value in head], self._numbers(pairs, block))
             if _graph() is not self.graph:
                 slot = self.slot(("apply", len(self.blocks)), block.width - 1)
-                slot.assign(numbers)
-                numbers = slot
-        self.blocks.append((block, optimizer, numbers))
+                slot.assign(tf.concat([tf.stack(applied.head), applied.numbers], 0))
+                applied = _Applied(block, optimizer, slot, slot)
+        self.blocks.append(applied)
 
     def _step_here(self) -> Tensor:
         return self.step if _graph() is self.graph else _f64(self.counter.read_value())
 
-    def _numbers(self, pairs: Sequence[tuple[Any, Any]]) -> Tensor:
+    def _numbers(self, pairs: Sequence[tuple[Any, Any]], block: Block) -> Tensor:
         is_inside = _graph() is self.graph  # elsewhere the batch and the loss may be out of reach
         loss = self.losses.get("scale_loss") if is_inside else None
+        loss = None if loss is None or isinstance(loss, tf.Variable) else measure.as_scalar(loss)
         inputs, labels = _batch_parts(self.data) if is_inside else (None, None)
-        return measure.gradient_numbers(
-            [measure.dense(gradient, self.use_xla) for gradient, _ in pairs],
-            None if loss is None or isinstance(loss, tf.Variable) else measure.as_scalar(loss),
-            inputs,
-            labels,
-            [getattr(variable, "value", variable) for _, variable in pairs],
-            use_xla=self.use_xla,
-        )
+        data = (inputs, labels, [getattr(variable, "value", variable) for _, variable in pairs])
+        gradients = [measure.dense(gradient, self.use_xla) for gradient, _ in pairs]
+        if self.use_xla:
+            return measure.details_in_one_pass(gradients, loss, data)
+        halves = measure.half_sums(gradients)
+
+        def write_details() -> None:
+            step = self.counter.read_value()
+            numbers = measure.details(gradients, halves, loss, data)
+            block.details.write(step, tf.concat([_f64(step)[tf.newaxis], numbers], 0))
+
+        seldom(measure.is_suspicious(halves, loss), write_details)
+        return _f64(halves)
 
     def finish(self, result: Value) -> tuple[RowShape, Tensor, str]:
         """Return the row's shape, the row, and where its loss comes from ("" when it has none)."""
@@ -147,22 +163,54 @@ class StepTrace:
             self.note_loss("returned", result["loss"])
         source = next((name for name in LOSS_SOURCES if name in self.losses), "")
         with tf.name_scope(OWN_SCOPE):
-            step = self.step
-            head = [tf.stack([step, step, tf.constant(0.0, tf.float64), _batch_size(self.data)])]
-            if source:
-                head = [self._loss_head(step, source)]
-            blocks = []
-            for _, optimizer, numbers in self.blocks:
-                blocks += [tf.convert_to_tensor(numbers), _f64(optimizer_step_of(optimizer))[tf.newaxis]]
-            row = tf.concat(head + blocks, 0) if blocks else head[0]
-        return RowShape(tuple(block for block, _, _ in self.blocks), bool(source)), row, source
+            pieces = _joined([self._loss_pieces(source), *[_pieces(applied) for applied in self.blocks]])
+            row = tf.concat(pieces, 0) if len(pieces) > 1 else pieces[0]
+        return RowShape(tuple(applied.block for applied in self.blocks), bool(source)), row, source
 
-    def _loss_head(self, step: Tensor, source: str) -> Tensor:
+    def _loss_pieces(self, source: str) -> _Pieces:
+        if not source:
+            return [[self.step, self.step, _f64(0.0), _batch_size(self.data)]]
         loss = self.losses[source]
         if isinstance(loss, tf.Variable):
-            pair = tf.convert_to_tensor(loss)
-            return tf.concat([step[tf.newaxis], pair, _batch_size(self.data)[tf.newaxis]], 0)
-        return tf.stack([step, step, _scalar(source, loss), _batch_size(self.data)])
+            return [[self.step], tf.convert_to_tensor(loss), [_batch_size(self.data)]]
+        return [[self.step, self.step, _scalar(source, loss), _batch_size(self.data)]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """One call of `apply`: the scalars at the head of its block and the numbers after them.
+
+    Where it ran in a graph of its own, both are the slot variable that holds all of them.
+    """
+
+    block: Block
+    optimizer: Any
+    head: Any
+    numbers: Tensor
+
+
+_Pieces: TypeAlias = list[Any]  # of a row: float64 vectors, and lists of float64 scalars
+
+
+def _pieces(applied: _Applied) -> _Pieces:
+    step = _f64(optimizer_step_of(applied.optimizer))  # after the update
+    if isinstance(applied.head, tf.Variable):
+        numbers = tf.convert_to_tensor(applied.head)
+        return [numbers[: BLOCK_HEAD - 1], [step], numbers[BLOCK_HEAD - 1 :]]
+    return [[*applied.head, step], applied.numbers]
+
+
+def _joined(parts: list[_Pieces]) -> list[Tensor]:
+    """Return the vectors of a row; scalars that lie side by side are packed at once."""
+    vectors: list[Tensor] = []
+    scalars: list[Tensor] = []
+    for piece in [piece for pieces in parts for piece in pieces]:
+        if isinstance(piece, list):
+            scalars += piece
+            continue
+        vectors += [tf.stack(scalars), piece] if scalars else [piece]
+        scalars = []
+    return [*vectors, tf.stack(scalars)] if scalars else vectors
 
 
 def _graph() -> Value:
