@@ -21,7 +21,7 @@ from trainvitals_server.incident import Incident
 from trainvitals_server.log_report import chart_width, report, show
 from trainvitals_server.logfile import Log, read_log
 from trainvitals_server.progress import Progress
-from trainvitals_server.readers import NothingToJudge, UnreadableLog, is_log, printable
+from trainvitals_server.readers import NothingToJudge, UnreadableLog, is_log, printable, runs_of
 
 HEALTHY, TROUBLED, UNREADABLE = 0, 1, 2
 
@@ -58,13 +58,13 @@ def judge(log: Log) -> list[Incident]:
 
 def _check(paths: Sequence[Path], *, as_json: bool) -> int:
     files = [file for path in paths for file in _files(path)]
-    progress = Progress(sys.stderr, sum(_bytes(file.path) for file in files))
+    progress = Progress(sys.stderr, sum(_bytes(part) for file in files for part in file.parts))
     worst = HEALTHY
     for file in files:
         try:
             if file.trouble:
                 raise UnreadableLog(file.path, file.trouble)
-            log = read_log(file.path, progress.advance)
+            log = read_log(file.path, progress.advance, file.parts)
         except UnreadableLog as error:
             progress.clear()
             if file.is_found and isinstance(error, NothingToJudge):
@@ -82,19 +82,22 @@ def _check(paths: Sequence[Path], *, as_json: bool) -> int:
 
 
 class _File(NamedTuple):
+    """A log; one of a run that lies in several files has these as its `parts`."""
+
     path: Path
+    parts: tuple[Path, ...]
     is_found: bool = False  # in a folder, so nobody said that it is a log
     trouble: str = ""
 
 
 def _files(path: Path) -> Iterator[_File]:
     if not path.is_dir():
-        yield _File(path)
+        yield _File(path, (path,))
         return
-    found = sorted(file for file in path.rglob("*") if is_log(file) and file.is_file())
-    yield from (_File(file, is_found=True) for file in found)
+    found = runs_of(file for file in path.rglob("*") if is_log(file) and file.is_file())
+    yield from (_File(run.path, run.parts, is_found=True) for run in found)
     if not found:
-        yield _File(path, trouble="no log in this folder: .csv, .jsonl, event files of TensorBoard, ...")
+        yield _File(path, (), trouble="no log in this folder: .csv, .jsonl, event files of TensorBoard, ...")
 
 
 def _bytes(path: Path) -> int:

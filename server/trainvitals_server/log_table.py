@@ -6,7 +6,7 @@ An empty cell is missing; NaN and the infinities are values.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,8 +96,8 @@ class LogTable:
         Of two the one with more values counts: a summary in one row is no curve.
         """
         columns = [column for column in self._filled() if column is not self._epochs]
-        if any(names.is_by_batch(column.name) for column in columns):
-            columns = [column for column in columns if not names.is_by_epoch(column.name)]
+        is_other = names.is_by_epoch if _are_batches(columns) else names.is_by_batch
+        columns = [column for column in columns if not is_other(column.name)]
         best: dict[Target, Column] = {}
         for column in sorted(columns, key=_worth):
             best.setdefault(column.target, column)
@@ -134,6 +134,15 @@ class LogTable:
         if not -MAX_STEP < number < MAX_STEP or number != int(number):
             raise UnreadableLog(self._path, f"{shown(row.cells[name])} is no step", row.place, name)
         return int(number)
+
+
+def _are_batches(columns: Sequence[Column]) -> bool:
+    """Whether the steps are batches, not epochs: what training says counts, else what validation says."""
+    training = [column for column in columns if not column.target[0].startswith("val_")]
+    return any(names.is_by_batch(column.name) for column in training) or (
+        not any(names.is_by_epoch(column.name) for column in training)
+        and any(names.is_by_batch(column.name) for column in columns)
+    )
 
 
 def _worth(column: Column) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from trainvitals_server.batch import Batch, Series
 from trainvitals_server.detect.needs import coverage
 from trainvitals_server.log_branches import bounds, split
 from trainvitals_server.log_table import LogTable, Target
-from trainvitals_server.readers import CutOff, NothingToJudge, Place, Row, UnreadableLog, read_rows
+from trainvitals_server.readers import CutOff, NothingToJudge, Place, Row, UnreadableLog, printable, read_rows
 from trainvitals_server.readers.row import shown
 from trainvitals_server.readers.source import Watch
 
@@ -61,31 +61,46 @@ class Log:
         return set(self.counts)
 
 
-def read_log(path: Path, watch: Watch = lambda _: None) -> Log:
-    """Read one log; `watch` is told how many bytes were read.
+def read_log(path: Path, watch: Watch = lambda _: None, parts: Sequence[Path] = ()) -> Log:
+    """Read one log, or the `parts` of a run that lies in several; `watch` is told how many bytes were read.
 
     Raises:
         UnreadableLog: if it is no log, or a cell of a known column is no number.
     """
     table, notes = LogTable(path), []
-    try:
-        with closing(read_rows(path, watch)) as rows:
-            for row in rows:
-                _add(table, row)
-    except CutOff as error:
-        if not len(table):
-            raise
-        place = f", {_where(error.line)}" if error.line is not None else ""
-        notes.append(f"it ends in the middle ({error.reason}{place}): what came before was judged")
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        raise UnreadableLog(path, reason) from error
+    if len(parts) > 1:
+        notes.append(f"one run in {len(parts)} files: {', '.join(_within(path, part) for part in parts)}")
+    for part in parts or (path,):
+        note = _read(table, part, watch, is_one_of_many=len(parts) > 1)
+        notes += [note if len(parts) < 2 else f"{_within(path, part)}: {note}"] if note else []
     if not len(table):
         raise NothingToJudge(path, f"it has no rows with {JUDGED}")
     log = _assemble(path, table, notes)
     if not coverage(log.series)[0]:
         raise NothingToJudge(path, f"no column that can be judged holds a value: {JUDGED}")
     return log
+
+
+def _read(table: LogTable, path: Path, watch: Watch, *, is_one_of_many: bool) -> str:
+    """Put the rows of one file into the table; return what was odd."""
+    rows_before = len(table)
+    try:
+        with closing(read_rows(path, watch)) as rows:
+            for row in rows:
+                _add(table, row)
+    except CutOff as error:
+        if len(table) == rows_before and not is_one_of_many:
+            raise
+        place = f", {_where(error.line)}" if error.line is not None else ""
+        return f"it ends in the middle ({error.reason}{place}): what came before was judged"
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        raise UnreadableLog(path, reason) from error
+    return ""
+
+
+def _within(folder: Path, part: Path) -> str:
+    return printable(str(part.relative_to(folder) if part.is_relative_to(folder) else part))
 
 
 def _add(table: LogTable, row: Row) -> None:

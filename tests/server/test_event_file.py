@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,10 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainvitals_server.cli import main
-from trainvitals_server.logfile import read_log
-from trainvitals_server.readers import CutOff, Row, UnreadableLog, read_rows
+from trainvitals_server.finding import KINDS
+from trainvitals_server.logfile import Log, read_log
+from trainvitals_server.readers import CutOff, Row, UnreadableLog, read_rows, runs_of
 from trainvitals_server.readers.event_file import scalars
-from trainvitals_server.readers.tfrecord import masked_crc32c
+from trainvitals_server.readers.source import open_source
+from trainvitals_server.readers.tfrecord import masked_crc32c, read_records
 
 EVENTS = Path(__file__).parents[1] / "fixtures/events"
 NAME = "events.out.tfevents.1700000000.host.1.0.v2"
@@ -161,3 +164,85 @@ def test_a_number_of_any_type_is_read_as_tensorflow_wrote_it(tmp_path: Path) -> 
     assert {
         value for row in rows_of(tmp_path / NAME) for tag, value in row.cells.items() if tag != "step"
     } == {3.0}
+
+
+def keras_run(folder: Path, *, name: str = NAME, tags: str = "batch") -> Path:
+    """Copy Keras's own two files to `folder`; of `tags` "epoch" only what it writes once an epoch."""
+    for part in ("train", "validation"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        data = (EVENTS / "keras" / part / NAME).read_bytes()
+        if tags == "epoch" and part == "train":
+            records = [record for _, record in records_of(EVENTS / "keras" / part / NAME)]
+            data = b"".join(framed(record) for record in records if b"batch_" not in record)
+        (folder / part / name).write_bytes(data)
+    return folder
+
+
+def records_of(path: Path) -> list[tuple[int, bytes]]:
+    with open_source(path, lambda _: None) as source:
+        return list(read_records(source))
+
+
+def run_in(folder: Path) -> Log:
+    (run,) = runs_of(folder.rglob("events*"))
+    return read_log(run.path, parts=run.parts)
+
+
+def test_training_and_validation_of_keras_are_one_run(tmp_path: Path) -> None:
+    log = run_in(keras_run(tmp_path / "run"))
+    (branch,) = log.branches
+    assert (log.path, set(branch.columns)) == (tmp_path / "run", {"loss", "val_loss"})
+    present = branch.columns["val_loss"].present
+    assert branch.steps[present].tolist() == [32, 64, 96, 128, 160]
+    np.testing.assert_array_equal(
+        float32(branch.columns["val_loss"].values[present]), float32(csv_column("val_loss"))
+    )
+    assert log.notes[0].startswith("one run in 2 files: train/events")
+
+
+def test_of_a_run_that_logs_epochs_the_validation_counts_in_epochs_too(tmp_path: Path) -> None:
+    (branch,) = run_in(keras_run(tmp_path, tags="epoch")).branches
+    for name in ("loss", "val_loss"):
+        series = branch.columns[name]
+        assert branch.steps[series.present].tolist() == [0, 1, 2, 3, 4]
+        np.testing.assert_array_equal(float32(series.values[series.present]), float32(csv_column(name)))
+
+
+def test_a_run_that_was_begun_again_is_one_run_of_two_branches(tmp_path: Path) -> None:
+    keras_run(keras_run(tmp_path), name=NAME.replace("17000", "17001"))
+    log = run_in(tmp_path)
+    assert [set(branch.columns) for branch in log.branches] == [{"loss", "val_loss"}] * 2
+    assert [int(branch.columns["val_loss"].present.sum()) for branch in log.branches] == [5, 5]
+
+
+def test_runs_in_folders_of_their_own_stay_apart_and_so_do_other_logs(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        keras_run(tmp_path / name)
+    (tmp_path / "c.csv").write_text("step,loss\n0,1\n")
+    (tmp_path / "d.csv").write_text("step,loss\n0,1\n")
+    found = runs_of(path for path in tmp_path.rglob("*") if path.is_file())
+    assert [(run.path.name, len(run.parts)) for run in found] == [
+        ("a", 2),
+        ("b", 2),
+        ("c.csv", 1),
+        ("d.csv", 1),
+    ]
+
+
+def test_a_part_that_has_only_begun_does_not_hide_the_other(tmp_path: Path) -> None:
+    keras_run(tmp_path)
+    (tmp_path / "validation" / NAME).write_bytes(b"\0\0")
+    log = run_in(tmp_path)
+    assert log.counts["loss"] == 160
+    assert "validation/events" in log.notes[1]
+    assert "it ends in the middle" in log.notes[1]
+
+
+def test_every_kind_is_told_of_a_run_in_two_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["check", "--json", str(keras_run(tmp_path / "run"))])
+    (line,) = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert line["file"] == str(tmp_path / "run")
+    assert sorted([*line["ran"], *line["skipped"]]) == sorted(KINDS)
+    assert line["skipped"]["overfitting"] == "5 values of val_loss, it takes 7"

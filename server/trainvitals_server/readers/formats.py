@@ -23,10 +23,15 @@ READERS: dict[str, Reader] = {
 }  # fmt: skip
 
 
+def is_event_file(path: Path) -> bool:
+    """Whether a file is one of TensorBoard's, by its name."""
+    return EVENT_FILE in path.name.removesuffix(".gz")
+
+
 def is_log(path: Path) -> bool:
     """Whether a file that lies in a folder looks like a log; of documents only a trainer's state does."""
     name = path.name.removesuffix(".gz")
-    if EVENT_FILE in name or name == TRAINER_STATE:
+    if is_event_file(path) or name == TRAINER_STATE:
         return True
     return Path(name).suffix in READERS and not name.endswith(".json")
 
@@ -50,4 +55,4 @@ def read_rows(path: Path, watch: Watch) -> Generator[Row, None, None]:
 def reader_of(path: Path) -> Reader:
     """Return what reads a file of this name."""
     name = path.name.removesuffix(".gz")
-    return read_events if EVENT_FILE in name else READERS.get(Path(name).suffix.lower(), read_delimited)
+    return read_events if is_event_file(path) else READERS.get(Path(name).suffix.lower(), read_delimited)
