@@ -46,11 +46,13 @@ class Blame:
 
 
 class Batch:
-    """The data of one step, as tensors: each has an identity by which a recording knows it again."""
+    """The data of one step, as tensors: each has an identity by which a recording knows it again.
 
-    def __init__(self, data: Value) -> None:
-        self.given = data
-        self.data = tf.nest.map_structure(_tensor, data)
+    Or, for a step that wants numpy's own arrays, as those.
+    """
+
+    def __init__(self, data: Value, *, is_converted: bool = True) -> None:
+        self.data = tf.nest.map_structure(_tensor, data) if is_converted else data
         self.parts = tuple(_parts(self.data))
         self.size = next((len_of(part.value) for part in self.parts if len_of(part.value)), 0)
 
@@ -74,7 +76,9 @@ class Batch:
 
     def _mapped(self, places: Array) -> Value:
         def taken(value: Value) -> Value:
-            return tf.gather(value, places) if len_of(value) == self.size else value
+            if len_of(value) != self.size:
+                return value
+            return tf.gather(value, places) if isinstance(value, tf.Tensor) else value[places]
 
         return tf.nest.map_structure(taken, self.data)
 
@@ -82,7 +86,7 @@ class Batch:
 def len_of(value: Value) -> int:
     """Return how long the first axis is; 0 for what has none."""
     shape = getattr(value, "shape", None) or ()
-    return int(next(iter(shape), 0) or 0) if isinstance(value, tf.Tensor) else 0
+    return int(next(iter(shape), 0) or 0) if isinstance(value, tf.Tensor | np.ndarray) else 0
 
 
 def blame(bad: Bools, size: int) -> Blame:
@@ -116,7 +120,7 @@ def _leaves(name: str, role: Role, value: Value) -> list[Part]:
         return [part for key in value for part in _leaves(f"{name}[{key!r}]", role, value[key])]
     if isinstance(value, (tuple, list)):
         return [part for key, one in enumerate(value) for part in _leaves(f"{name}[{key}]", role, one)]
-    return [Part(name, role, value)] if isinstance(value, tf.Tensor) else []
+    return [Part(name, role, value)] if isinstance(value, tf.Tensor | np.ndarray) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from trainvitals.autopsy.samples import Budget, Culprits, bisect
 
 _IN_PLACE = "the samples make it happen in their places of the batch, not alone in a smaller one"
 _SPENT = "the search for samples ended early: there may be more"
-_NONE = "it took the whole batch to make it happen"
+_TOGETHER = "no sample makes it happen alone: it takes these together"
 
 
 class Search:
@@ -27,22 +27,22 @@ class Search:
         self._is_unscaled = is_unscaled
         self._budget = Budget(time.perf_counter)
 
-    def samples(self, report: Report, candidates: Sequence[int]) -> Report:
-        """Return the report of an operation with its samples; `candidates`: those that its output shows."""
+    def samples(self, report: Report, candidates: Sequence[tuple[int, ...]]) -> Report:
+        """Return the report of an operation with its samples; `candidates` are tried before all others."""
         if report.found != "operation" or self._batch.size < 1 or not self._stage:
             return report
         everyone = range(self._batch.size)
-        if 0 < len(candidates) < len(everyone):
-            if self._budget.spend() and self._fails(candidates):
-                return _with(report, Culprits(tuple(candidates)))
-            if self._budget.spend() and self._fails_in_place(candidates):
-                return _with(report, Culprits(tuple(candidates)), _IN_PLACE)
+        for group in candidates:
+            if len(group) == len(everyone):
+                return _with(report, Culprits(tuple(everyone)))
+            if self._budget.spend() and self._fails(group):
+                return _with(report, Culprits(group))
+            if self._budget.spend() and self._fails_in_place(group):
+                return _with(report, Culprits(group), _IN_PLACE)
         if len(everyone) == 1:
             return _with(report, Culprits((0,)))
         found = bisect(len(everyone), self._fails, self._budget)
-        if len(found.samples) == len(everyone):
-            return _with(report, found, _NONE)
-        return _with(report, found)
+        return _with(report, found, *([_TOGETHER] if found.is_group else []))
 
     def _fails(self, samples: Sequence[int]) -> bool:
         return self._is_same(self._batch.only(samples))

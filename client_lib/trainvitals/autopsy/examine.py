@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from trainvitals.autopsy.batch import Batch
 from trainvitals.autopsy.culprits import Search
-from trainvitals.autopsy.internals import can_see_operations
 from trainvitals.autopsy.naming import Namer
 from trainvitals.autopsy.replay import Attempt, Replayer
 from trainvitals.autopsy.report import Report
@@ -45,28 +44,29 @@ def _failed(scene: Scene, error: BaseException) -> Report:
 def _examined(scene: Scene) -> Report:
     with kept(scene.variables) as keeper:
         replayer = Replayer(scene, keeper)
-        batch = Batch(scene.data)
-        attempt, is_unscaled = _first_attempt(scene, replayer, batch)
+        batch, attempt, is_unscaled = _first_attempt(scene, replayer)
         report, candidates = Namer(scene, replayer, batch).report(attempt)
         if is_unscaled:
             report = replace(report, notes=(*report.notes, _unscaled_note(attempt)))
         return Search(replayer, batch, attempt, is_unscaled=is_unscaled).samples(report, candidates)
 
 
-def _first_attempt(scene: Scene, replayer: Replayer, batch: Batch) -> tuple[Attempt, bool]:
-    """Return the replay to report on, and whether it ran without the loss scale."""
-    is_recorded = can_see_operations()
-    attempt = replayer.attempt(batch.data, is_recorded=is_recorded)
+def _first_attempt(scene: Scene, replayer: Replayer) -> tuple[Batch, Attempt, bool]:
+    """Return the batch, the replay to report on, and whether that ran without the loss scale."""
+    batch = Batch(scene.data)
+    attempt = replayer.attempt(batch.data, is_recorded=True)
     if attempt.error is not None and not attempt.stage:  # a loop's function may want numpy's own arrays
-        as_given = replayer.attempt(batch.given, is_recorded=is_recorded)
-        attempt = as_given if as_given.error is None else attempt
+        given = Batch(scene.data, is_converted=False)
+        again = replayer.attempt(given.data, is_recorded=True)
+        if again.error is None:
+            batch, attempt = given, again
     if attempt.stage != "gradient" or attempt.scale == 1.0:
-        return attempt, False
-    unscaled = replayer.attempt(batch.data, is_recorded=is_recorded, is_unscaled=True)
+        return batch, attempt, False
+    unscaled = replayer.attempt(batch.data, is_recorded=True, is_unscaled=True)
     if unscaled.stage or not scene.counts_overflow:
         unscaled.scale = attempt.scale
-        return unscaled, True
-    return attempt, False
+        return batch, unscaled, True
+    return batch, attempt, False
 
 
 def _unscaled_note(attempt: Attempt) -> str:

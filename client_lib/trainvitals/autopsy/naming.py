@@ -8,11 +8,20 @@ from msgspec.structs import replace
 from trainvitals.autopsy.batch import Batch, Domain, Part, blame, domain_of_error
 from trainvitals.autopsy.layer_path import LayerPaths
 from trainvitals.autopsy.numbers import bad_elements, operand
-from trainvitals.autopsy.origin import Origin, find_origin, forward_of, is_unselected, leads_to, line_of
+from trainvitals.autopsy.origin import (
+    Origin,
+    find_origin,
+    forward_of,
+    is_unselected,
+    layers_of,
+    leads_to,
+    line_of,
+    outcome_of,
+)
 from trainvitals.autopsy.record import Operation, Recording
 from trainvitals.autopsy.replay import Attempt, Replayer
 from trainvitals.autopsy.report import MAX_SAMPLES, Report
-from trainvitals.autopsy.samples import rows_to_samples
+from trainvitals.autopsy.rows import likely_samples
 from trainvitals.autopsy.scene import Scene
 from trainvitals.autopsy.source import Line, line_of_error
 from trainvitals.probe.types import Value
@@ -35,22 +44,18 @@ class Namer:
             weights_from=scene.weights_from,
         )
 
-    def report(self, attempt: Attempt) -> tuple[Report, tuple[int, ...]]:
-        """Return what was found; with it, of an operation, the samples that its bad output shows."""
+    def report(self, attempt: Attempt) -> tuple[Report, list[tuple[int, ...]]]:
+        """Return what was found; with it, of an operation, which samples it may be, the likeliest first."""
         recording = attempt.recording
         if recording is not None and attempt.stage:
             starts = self._starts(recording, attempt)
             known = [*self._replayer.of_handle, *(part.identity for part in self._batch.parts)]
             origin = find_origin(recording, starts, known)
             if origin is not None:
-                return self._of_origin(recording, attempt, origin), self._shown(origin.operation)
-        return self._without_origin(attempt), ()
-
-    def _shown(self, operation: Operation) -> tuple[int, ...]:
-        evidence = operation.evidence
-        if evidence is None or not evidence.output.shape:
-            return ()
-        return rows_to_samples(evidence.rows, evidence.output.shape[0], self._batch.size)
+                outcome = outcome_of(recording, starts, origin.operation)
+                likely = likely_samples([one.rows for one in outcome], self._batch.size)
+                return self._of_origin(recording, attempt, origin), likely
+        return self._without_origin(attempt), []
 
     def _starts(self, recording: Recording, attempt: Attempt) -> list[int]:
         if attempt.stage == "weight":
@@ -85,14 +90,15 @@ class Namer:
     ) -> Report:
         forward = forward_of(recording, operation)
         evidence = operation.evidence
-        is_update = attempt.stage == "weight" and operation.place.direction == "forward" and not blank.layer
+        place = operation.place
+        is_update = attempt.stage == "weight" and place.direction == "forward" and not place.layers
         report = replace(
             _at(blank, line_of(recording, operation)),
             found="operation",
             operation=operation.kind,
             gradient_of="" if forward is None else forward.kind,
             is_unselected=is_unselected(recording, operation),
-            direction="update" if is_update else operation.place.direction,
+            direction="update" if is_update else place.direction,
         )
         if evidence is None:
             return report
@@ -111,7 +117,7 @@ class Namer:
         )
 
     def _of_weight(self, blank: Report, variable: Value, paths: LayerPaths) -> Report:
-        value = np.asarray(variable)
+        value = self._replayer.value_before(variable)
         return replace(
             blank,
             found="weight",
@@ -141,8 +147,20 @@ class Namer:
         if bad := self._replayer.bad_before():
             return self._of_weight(blank, bad[0], paths)
         if attempt.stage:
-            return blank
+            return self._by_layer(blank, attempt, paths)
         return replace(blank, notes=(*notes, *_finite_notes(attempt, self._scene)))
+
+    def _by_layer(self, blank: Report, attempt: Attempt, paths: LayerPaths) -> Report:
+        """Only the layer can be told: there was no seeing the operations."""
+        notes = (*blank.notes, "this TensorFlow does not show its operations: only the layer can be named")
+        blank = replace(blank, found="operation", notes=notes)
+        if attempt.stage == "loss":
+            return replace(blank, direction="forward", layer=paths.of_chain(attempt.layer or ()))
+        if attempt.stage == "weight":
+            return replace(
+                blank, direction="update", layer=paths.of_variable(self._replayer.of_handle[attempt.bad[0]])
+            )
+        return replace(blank, direction="backward")
 
     def _labels_outside(self, operation: Operation) -> tuple[Part, Domain] | None:
         if operation.kind not in _OF_LABELS or operation.evidence is None:
@@ -164,9 +182,8 @@ class Namer:
         return None
 
     def _layer(self, recording: Recording, attempt: Attempt, operation: Operation, paths: LayerPaths) -> str:
-        forward = forward_of(recording, operation) or operation
-        if forward.place.layers:
-            return paths.of_chain(forward.place.layers)
+        if layers := layers_of(recording, operation):
+            return paths.of_chain(layers)
         if attempt.stage != "weight" or operation.place.direction == "backward":
             return ""
         for handle in attempt.bad:

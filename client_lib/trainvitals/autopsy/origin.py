@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from trainvitals.autopsy.numbers import FINITE
 from trainvitals.autopsy.record import Operation, Recording
 from trainvitals.autopsy.source import Line
+from trainvitals.probe.types import Value
 
+MAX_TAKEN = 1000
 _SELECTING = frozenset({"Select", "SelectV2"})
 
 
@@ -51,6 +53,15 @@ def _path(recording: Recording, starts: Iterable[int]) -> list[Operation]:
     return [recording.operations[number] for number in seen]
 
 
+def outcome_of(recording: Recording, starts: Iterable[int], origin: Operation) -> list[Operation]:
+    """Return what became of an origin: itself, and in their order those on the path that it spoilt."""
+    spoilt = {origin.number: origin}
+    for operation in sorted(_path(recording, starts), key=lambda one: one.number):
+        if any(cause in spoilt for cause in operation.causes):
+            spoilt[operation.number] = operation
+    return list(spoilt.values())
+
+
 def leads_to(recording: Recording, start: int, operation: Operation) -> bool:
     """Tell whether `operation` is on the path of one start."""
     return any(one.number == operation.number for one in _path(recording, [start]))
@@ -65,6 +76,30 @@ def forward_of(recording: Recording, operation: Operation) -> Operation | None:
         seen.add(operation.number)
         operation = recording.operations[operation.forward]
     return operation if seen else None
+
+
+def layers_of(recording: Recording, operation: Operation) -> tuple[Value, ...]:
+    """Return the layers around an operation, or around the operation whose gradient it is."""
+    if operation.place.direction != "backward":
+        return operation.place.layers
+    forward = forward_of(recording, operation) or _taker(recording, operation)
+    return () if forward is None else forward.place.layers
+
+
+def _taker(recording: Recording, operation: Operation) -> Operation | None:
+    """Return the first operation of the forward pass that took a tensor which a gradient is made from."""
+    taken: set[int] = set()
+    waiting = [operation]
+    while waiting and len(taken) < MAX_TAKEN:
+        for tensor in waiting.pop().inputs:
+            maker = recording.maker.get(tensor, -1)
+            if maker >= 0 and recording.operations[maker].place.direction == "backward":
+                if recording.operations[maker].forward < 0:
+                    waiting.append(recording.operations[maker])
+            else:
+                taken.add(tensor)
+    forward = (one for one in recording.operations if one.place.direction == "forward")
+    return next((one for one in forward if one.place.layers and taken.intersection(one.inputs)), None)
 
 
 def line_of(recording: Recording, operation: Operation) -> Line | None:

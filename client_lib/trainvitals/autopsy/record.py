@@ -17,6 +17,7 @@ from trainvitals.autopsy.elementwise import explaining
 from trainvitals.autopsy.internals import every_operation, identity_of, untaped
 from trainvitals.autopsy.numbers import FINITE, NAN, bad_elements, badness_of, operand
 from trainvitals.autopsy.report import MAX_OPERANDS, Operand
+from trainvitals.autopsy.rows import Rows, bad_rows
 from trainvitals.autopsy.source import Differentiated, Place, Stack
 from trainvitals.probe.types import Value
 
@@ -27,12 +28,11 @@ MAX_EVIDENCE = 500  # summaries of possible origins
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a report shows of an operation's tensors; `rows` are the bad places along the first axis."""
+    """What a report shows of an operation's tensors."""
 
     inputs: tuple[Operand, ...]
     output: Operand
     n_bad: int
-    rows: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Operation:
     causes: tuple[int, ...] = ()
     leaves: tuple[int, ...] = ()
     evidence: Evidence | None = None
+    rows: Rows | None = None
     makes_nan: bool = False  # from numbers of which none was a NaN
 
 
@@ -126,8 +127,10 @@ class Recording:
         if found >= 0:
             self._last_forward = found
             return found
-        makers = [self.maker.get(identity_of(tensor), -1) for tensor in inputs]
-        return next((self._forward_or_self(maker) for maker in makers if maker >= 0), -1)
+        if place.line is not None:  # in a gradient function of the user's own
+            return -1
+        makers = (self.maker.get(identity_of(tensor), -1) for tensor in inputs)
+        return min((self._forward_or_self(maker) for maker in makers if maker >= 0), default=-1)
 
     def _differentiated(self, differentiated: Differentiated) -> int:
         for output in differentiated.outputs:
@@ -170,7 +173,14 @@ class Recording:
         causes, leaves = self._explain(explaining(kind, inputs, bad, result))
         makes_nan = worst == NAN and all(self.badness(tensor) != NAN for tensor in bad)
         evidence = self._evidence(inputs, result) if makes_nan or not (causes or leaves) else None
-        return replace(operation, causes=causes, leaves=leaves, evidence=evidence, makes_nan=makes_nan)
+        return replace(
+            operation,
+            causes=causes,
+            leaves=leaves,
+            evidence=evidence,
+            makes_nan=makes_nan,
+            rows=bad_rows(np.asarray(result)),
+        )
 
     def _is_bad(self, tensor: Value) -> bool:
         if tensor.dtype != tf.resource:
@@ -208,11 +218,9 @@ class Recording:
             return None
         self._n_evidence += 1
         shown = [tensor for tensor in inputs if tensor.dtype not in (tf.resource, tf.variant)]
-        array = np.asarray(result)
-        bad = bad_elements(array)
-        rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)) if bad.ndim else np.zeros(0, np.int64)
+        n_bad = int(bad_elements(np.asarray(result)).sum())
         operands = [operand(str(place), tensor) for place, tensor in enumerate(shown[:MAX_OPERANDS])]
-        return Evidence(tuple(operands), operand("output", result), int(bad.sum()), tuple(rows.tolist()))
+        return Evidence(tuple(operands), operand("output", result), n_bad)
 
 
 def _agree(wanted: list[int], given: tuple[int, ...]) -> bool:

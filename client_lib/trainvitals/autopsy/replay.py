@@ -7,10 +7,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import tensorflow as tf
 
-from trainvitals.autopsy.internals import identity_of
-from trainvitals.autopsy.numbers import FINITE, badness_of
+from trainvitals.autopsy.internals import can_see_operations, identity_of
+from trainvitals.autopsy.layerwise import LayerWatch
+from trainvitals.autopsy.numbers import FINITE, Array, badness_of
 from trainvitals.autopsy.record import Recording
 from trainvitals.autopsy.scene import Scene
 from trainvitals.autopsy.spy import Spy, spying
@@ -28,6 +30,7 @@ class Attempt:
     bad: list[int] = field(default_factory=list)  # tensors; at the stage "weight" the handles of variables
     scale: float = 1.0
     recording: Recording | None = None
+    layer: tuple[Value, ...] | None = None  # the innermost layer that turned bad, where nothing was recorded
     error: Exception | None = None
 
 
@@ -48,11 +51,11 @@ class Replayer:
 
     def attempt(self, data: Value, *, is_recorded: bool = False, is_unscaled: bool = False) -> Attempt:
         """Run the step once from the state before it."""
-        self._keeper.restore()
-        assign(self._scene.state)
+        self._rewind()
         if is_unscaled:
             assign([(one.dynamic_scale, 1.0) for one in self._scalers()])
-        recording = Recording(self._parts) if is_recorded else None
+        recording = Recording(self._parts) if is_recorded and can_see_operations() else None
+        layers = LayerWatch() if is_recorded and recording is None else None
         spy = Spy()
         attempt = Attempt(recording=recording)
         badness = badness_of if recording is None else recording.badness
@@ -61,18 +64,29 @@ class Replayer:
                 stack.enter_context(context)
             if recording is not None:
                 stack.enter_context(recording.watching())
+            if layers is not None:
+                stack.enter_context(layers.watching())
             try:
                 returned = run_the_step(self._scene.run, data)
             except Exception as error:  # it may well: a label out of range does
                 returned, attempt.error = None, error
         attempt.scale = spy.scale
+        attempt.layer = None if layers is None else layers.first_bad
         attempt.stage, attempt.bad = self._judge(spy, _returned_loss(returned))
         return attempt
 
-    def bad_before(self) -> list[Value]:
-        """Return the variables that were not finite before the step: weights, then all others."""
+    def _rewind(self) -> None:
         self._keeper.restore()
         assign(self._scene.state)
+
+    def value_before(self, variable: Value) -> Array:
+        """Return what a variable held before the step."""
+        self._rewind()
+        return np.asarray(components(variable)[0])
+
+    def bad_before(self) -> list[Value]:
+        """Return the variables that were not finite before the step: weights, then all others."""
+        self._rewind()
         handles = dict.fromkeys([*self._weights, *self._parts])
         return [self.of_handle[one] for one in handles if badness_of(self._parts[one]) != FINITE]
 

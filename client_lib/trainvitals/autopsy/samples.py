@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MAX_REPLAYS = 30
@@ -34,29 +34,19 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
-    """The samples; `is_whole` unless the search ended for want of budget."""
+    """The samples; `is_whole` unless the search ended for want of budget, `is_group` if it takes them all."""
 
     samples: tuple[int, ...]
     is_whole: bool = True
+    is_group: bool = False
 
 
 class _Spent(Exception):
     """There is no replay left."""
 
 
-def rows_to_samples(rows: Sequence[int], length: int, size: int) -> tuple[int, ...]:
-    """Return the samples to which bad rows belong; none where the first axis is not the batch's.
-
-    An axis of several rows a sample (of time steps, of heads) holds the rows of a sample together.
-    """
-    if size <= 0 or length <= 0 or length % size:
-        return ()
-    per_sample = length // size
-    return tuple(sorted({row // per_sample for row in rows}))
-
-
 def bisect(size: int, fails: Fails, budget: Budget) -> Culprits:
-    """Return the samples that fail by themselves, or the smallest group found that does.
+    """Return the samples that fail by themselves, or a group that only fails together.
 
     `fails(range(size))` must be known to be true. One culprit is found before others are sought.
     """
@@ -79,8 +69,8 @@ def bisect(size: int, fails: Fails, budget: Budget) -> Culprits:
             failing = [half for half in halves if try_out(half)]
             if failing:
                 waiting.extend(failing)
-            else:
-                found.extend(_narrowed(group, try_out))
+            elif not found:
+                return Culprits(_narrowed(group, try_out), is_group=True)
     except _Spent:
         return Culprits(tuple(sorted(set(found or group))), is_whole=False)
     return Culprits(tuple(sorted(set(found))))

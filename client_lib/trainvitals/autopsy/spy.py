@@ -22,7 +22,6 @@ Badness = Callable[[Value], int]
 class Spy:
     """What was seen: numbers that identify tensors, in the order in which they came."""
 
-    losses: list[int] = field(default_factory=list)
     bad_losses: list[int] = field(default_factory=list)
     bad_gradients: list[int] = field(default_factory=list)
     scale: float = 1.0  # of a loss scaler that skips updates; the last one that was asked
@@ -30,7 +29,9 @@ class Spy:
     _scaled: dict[int, tuple[int, int]] = field(default_factory=dict)  # scaled loss -> raw one, its badness
 
     def note_scaling(self, raw: Value, scaled: Value, badness: Badness) -> None:
-        """Remember which loss was scaled."""
+        """Remember a loss that is about to be scaled, be it by 1."""
+        if badness(raw) != FINITE:
+            self._add_bad_loss(identity_of(raw))
         if identity_of(raw) != identity_of(scaled):
             self._scaled[identity_of(scaled)] = (identity_of(raw), badness(raw))
 
@@ -38,10 +39,13 @@ class Spy:
         """Remember what was differentiated and what came out."""
         for target in targets:
             identity, bad = self._scaled.get(identity_of(target), (identity_of(target), badness(target)))
-            self.losses.append(identity)
             if bad != FINITE:
-                self.bad_losses.append(identity)
+                self._add_bad_loss(identity)
         self.bad_gradients += [identity_of(one) for one in gradients if badness(one) != FINITE]
+
+    def _add_bad_loss(self, identity: int) -> None:
+        if identity not in self.bad_losses:
+            self.bad_losses.append(identity)
 
 
 @contextmanager
