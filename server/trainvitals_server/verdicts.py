@@ -9,11 +9,11 @@ from trainvitals_server.case import SURE, Case, Guess
 from trainvitals_server.catalogue import CATALOGUE
 from trainvitals_server.detect.recurrence import counted
 from trainvitals_server.detect.rows import Flags
+from trainvitals_server.finding import Finding
 from trainvitals_server.layer_verdicts import LAYER_VERDICTS
 from trainvitals_server.stuck_verdicts import STUCK_VERDICTS
 
 WORTH_SAYING = 0.3  # a less likely cause does not belong into the first sentence
-FAR_AWAY_ROWS = 1e5  # a forecast beyond it says nothing
 
 
 def verdict_of(case: Case, best: Guess | None = None) -> str:
@@ -91,12 +91,14 @@ def _divergence(case: Case) -> str:
 
 
 def _rise(case: Case) -> str:
-    facts = case.facts
-    if "loss" not in facts:
+    """Return how far it had come when it was told, or has come while it goes on."""
+    told = [finding for finding in case.incident.findings if "loss" in finding.facts]
+    if not told or "loss" not in case.facts:
         return "it left its usual range and went on rising"
+    latest = told[-1] if case.incident.nonfinite_step is None else told[0]
     return (
-        f"from its best level {_number(facts.get('best'))} to {_number(facts.get('loss'))} "
-        f"at step {case.incident.detected_step}"
+        f"from its best level {_number(case.facts.get('best'))} to {_number(latest.facts.get('loss'))} "
+        f"at step {latest.detected_step}"
     )
 
 
@@ -105,10 +107,30 @@ def _nonfinite(case: Case) -> str:
     if incident.nonfinite_step is not None:
         lead = incident.lead_steps or 0
         return f", not finite at step {incident.nonfinite_step} ({lead} steps after this warning)"
-    rows = case.facts.get("rows_to_limit")
-    if isinstance(rows, float) and rows < FAR_AWAY_ROWS:
-        return f", about {rows:.0f} steps from the end of float32 if it goes on like this"
-    return ""
+    latest = _newest(case, "steps_to_float32_end")
+    if latest is None or incident.state != "open":
+        return ""
+    return f"; if it goes on like this, float32 ends {_range(latest)}"
+
+
+def _newest(case: Case, fact: str) -> Finding | None:
+    return next((item for item in reversed(case.incident.findings) if fact in item.facts), None)
+
+
+def _range(forecast: Finding) -> str:
+    """Return where the forecast puts the end, in steps of the run: how many are left would soon be wrong."""
+    low, likely, high = (
+        _ahead(forecast, name)
+        for name in ("steps_to_float32_end_low", "steps_to_float32_end", "steps_to_float32_end_high")
+    )
+    if math.isfinite(high):
+        return f"between step {low:.0f} and step {high:.0f}" if low < high else f"at step {low:.0f}"
+    return f"at about step {likely:.0f}, not before step {low:.0f}"
+
+
+def _ahead(forecast: Finding, name: str) -> float:
+    steps = forecast.facts.get(name)
+    return forecast.detected_step + (steps if isinstance(steps, float | int) else math.inf)
 
 
 def _sudden(case: Case) -> str:
