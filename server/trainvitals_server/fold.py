@@ -179,6 +179,14 @@ class Session(msgspec.Struct):
             entry = Entry(finding, self.book.rank, self.book.session_id, self.detectors.rates.summary())
             self.entries.append(entry)
 
+    def sound_before(self, step: int) -> int:
+        """Return the onset of what was wrong at `step` and still is; `step` itself where nothing was.
+
+        Who resumes in the middle of trouble begins with what was known before it, and is told of it again.
+        """
+        onsets = [item.onset_step for item in self.book.incidents if item.state == "open"]
+        return min([onset for onset in onsets if onset < step], default=step)
+
     def fork_at(self, step: int) -> Detectors | None:
         """Return what was known at the last snapshot before `step`."""
         for snapshot in reversed(self.snapshots):
@@ -325,8 +333,10 @@ class RunFold(msgspec.Struct):
             for session in self.sessions.values()
             if session.book.rank == hello.rank and session.ordinal < hello.session_ordinal
         ]
+        step = hello.resume_step
         for session in sorted(earlier, key=lambda session: session.ordinal, reverse=True):
-            known = session.fork_at(hello.resume_step)
+            step = session.sound_before(step)
+            known = session.fork_at(step)
             if known is not None:
                 return known
         return None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from traces import batch_of, learning, sudden
+from stuck import alternating, bad_metric, never_learning, no_gradient, slow
+from traces import batch_of, collapse, exploding, gradual, learning, spike, sudden
 from trainvitals.wire import Hello
+from trainvitals_server.batch import Batch
 from trainvitals_server.fold import RunFold
+from trainvitals_server.incident import Incident
 
 
 def test_a_run_resumed_while_it_is_young_knows_what_it_had_learned() -> None:
@@ -37,3 +41,38 @@ def test_a_late_session_of_the_same_run_notes_what_it_had_to_say_and_disturbs_no
     assert (live.late, late.late) == (False, True)
     assert live.id != late.id
     assert {item.id for item in fold.incidents()} == {live.id, late.id}
+
+
+def resumed(batch: Batch, rows: int) -> list[Incident]:
+    """Return what a session says that goes on with the rows from `rows` on, saved at that step."""
+    fold = RunFold("run")
+    fold.hello(Hello(run_id="run", session_id="a"))
+    fold.rows(0, "a", batch)
+    fold.hello(Hello(run_id="run", session_id="b", session_ordinal=1, resume_step=rows))
+    fold.rows(0, "b", batch.slice(rows, len(batch)))
+    return [incident for incident in fold.incidents() if incident.session_id == "b"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows", "kind"),
+    [
+        (never_learning(), 400, "plateau"),
+        (alternating(), 250, "oscillation"),
+        (no_gradient(), 100, "silent_constant"),
+        (slow(), 700, "slow_steps"),
+        (bad_metric(), 150, "metric_nonfinite"),
+        (sudden(), 215, "sudden_nan"),
+        (collapse(), 100, "loss_scale_collapse"),
+        (exploding(), 350, "exploding_gradient"),
+        (gradual(), 600, "gradual_divergence"),
+    ],
+)
+def test_a_session_that_resumes_in_the_middle_of_trouble_is_told_of_it(
+    batch: Batch, rows: int, kind: str
+) -> None:
+    assert kind in [incident.kind for incident in resumed(batch, rows)]
+
+
+def test_what_was_over_before_the_checkpoint_is_not_told_again() -> None:
+    assert resumed(spike(), 300) == []
+    assert resumed(batch_of({"loss": learning(600)}), 300) == []
