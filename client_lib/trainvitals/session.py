@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from trainvitals import wire
 from trainvitals.identity import Identity
 from trainvitals.sender import Sender
+from trainvitals.stay import Stay, lookout, stay_in_fit
 
 Status = Literal["finished", "interrupted", "failed", "stopped"]
 
@@ -50,6 +51,7 @@ class Session:
         self._process = 0  # that opened it: a forked child must not touch TensorFlow
         self.is_open = False  # something was sent and no goodbye yet
         self.last_step: int | None = None  # of the last row that was sent
+        self._stay: Stay | None = None  # in the `fit` that is reported
         self._read_rest: Callable[[], Callable[[], None] | None] = lambda: None
         self._on_incident = on_incident
         self._spool_dir = None if spool_dir is None else Path(spool_dir)
@@ -66,6 +68,7 @@ class Session:
             "_is_announced": False,
             "is_open": False,
             "last_step": None,
+            "_stay": None,
             "_sender": None,
             "_read_rest": None,
         }
@@ -105,6 +108,9 @@ class Session:
         _open_sessions.add(self)
         self.stop_requested = False
         self.is_open, self._process = True, os.getpid()
+        self._stay = stay_in_fit(sys._getframe())
+        if self._stay is not None:
+            lookout.add(self)
         self._announce()
         if first_step:
             self.sender.event("resume", first_step, {"step": first_step})
@@ -129,7 +135,8 @@ class Session:
     def bye(self, status: Status, error: str = "") -> None:
         """Say how it ended; once for each `open`."""
         if self.is_open:
-            self.is_open = False
+            self.is_open, self._stay = False, None
+            lookout.discard(self)
             self.sender.bye(status, self.last_step, wire.clip(error, wire.MAX_TEXT_CHARS))
             if status == "stopped":
                 reason = wire.clip(self.stop_reason, MAX_REASON_CHARS).strip()
@@ -141,6 +148,15 @@ class Session:
             self.bye("interrupted")
         else:
             self.bye("failed", f"{type(error).__name__}: {error}")
+
+    def look(self) -> None:
+        """Say goodbye where `fit` was left at a live prompt: Keras tells nobody."""
+        stay = self._stay
+        if stay is None or self._process != os.getpid() or not stay.is_over_for_good():
+            return
+        _within(READ_REST_TIMEOUT_S, self.read_rest)
+        if self._stay is stay and stay.is_over():  # else the next `fit` has begun by now
+            self.leave(stay.error())
 
 
 _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
