@@ -40,7 +40,7 @@ def every_operation(see: See) -> Iterator[None]:
     """Call `see` after each operation that runs eagerly on this thread; it must not raise."""
 
     def callback(
-        kind: str,
+        kind: str | bytes,
         inputs: Value,
         attributes: Value,
         outputs: Value,
@@ -48,7 +48,7 @@ def every_operation(see: See) -> Iterator[None]:
         graph: Value = None,
     ) -> None:
         if graph is None:
-            see(kind, inputs, outputs)
+            see(kind.decode() if isinstance(kind, bytes) else kind, inputs, outputs)
 
     _op_callbacks.add_op_callback(callback)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,7 +15,7 @@ from trainvitals.autopsy.layerwise import LayerWatch
 from trainvitals.autopsy.numbers import FINITE, Array, badness_of
 from trainvitals.autopsy.record import Recording
 from trainvitals.autopsy.scene import Scene
-from trainvitals.autopsy.spy import Spy, spying
+from trainvitals.autopsy.spy import Enough, Spy, spying
 from trainvitals.autopsy.state import Keeper, assign, components, random_states
 from trainvitals.probe.types import Value
 
@@ -24,7 +24,7 @@ Stage = Literal["", "loss", "gradient", "weight"]
 
 @dataclass(slots=True)
 class Attempt:
-    """How one replay went; `bad` is what went non-finite: losses, else gradients, else weights."""
+    """How one replay went; `bad` is what went non-finite first: losses, gradients or weights."""
 
     stage: Stage = ""
     bad: list[int] = field(default_factory=list)  # tensors; at the stage "weight" the handles of variables
@@ -66,10 +66,12 @@ class Replayer:
                 stack.enter_context(recording.watching())
             if layers is not None:
                 stack.enter_context(layers.watching())
-            try:
-                returned = run_the_step(self._scene.run, data)
-            except Exception as error:  # it may well: a label out of range does
-                returned, attempt.error = None, error
+            returned = None
+            with suppress(Enough):
+                try:
+                    returned = run_the_step(self._scene.run, data)
+                except Exception as error:  # it may well: a label out of range does
+                    attempt.error = error
         attempt.scale = spy.scale
         attempt.layer = None if layers is None else layers.first_bad
         attempt.stage, attempt.bad = self._judge(spy, _returned_loss(returned))

@@ -18,9 +18,13 @@ from trainvitals.probe.types import Value
 Badness = Callable[[Value], int]
 
 
+class Enough(BaseException):
+    """Ends a step that has shown what it was replayed for; no `except Exception` of the user's stops it."""
+
+
 @dataclass(slots=True)
 class Spy:
-    """What was seen: numbers that identify tensors, in the order in which they came."""
+    """What was seen first to be not finite, losses or gradients of weights: the identities of tensors."""
 
     bad_losses: list[int] = field(default_factory=list)
     bad_gradients: list[int] = field(default_factory=list)
@@ -29,23 +33,25 @@ class Spy:
     _scaled: dict[int, tuple[int, int]] = field(default_factory=dict)  # scaled loss -> raw one, its badness
 
     def note_scaling(self, raw: Value, scaled: Value, badness: Badness) -> None:
-        """Remember a loss that is about to be scaled, be it by 1."""
+        """Look at a loss that is about to be scaled, be it by 1."""
         if badness(raw) != FINITE:
-            self._add_bad_loss(identity_of(raw))
+            self._end(self.bad_losses, [identity_of(raw)])
         if identity_of(raw) != identity_of(scaled):
             self._scaled[identity_of(scaled)] = (identity_of(raw), badness(raw))
 
-    def note_gradients(self, targets: list[Value], gradients: list[Value], badness: Badness) -> None:
-        """Remember what was differentiated and what came out."""
-        for target in targets:
-            identity, bad = self._scaled.get(identity_of(target), (identity_of(target), badness(target)))
-            if bad != FINITE:
-                self._add_bad_loss(identity)
-        self.bad_gradients += [identity_of(one) for one in gradients if badness(one) != FINITE]
+    def note_targets(self, targets: list[Value], badness: Badness) -> None:
+        """Look at losses that are about to be differentiated."""
+        raw = [self._scaled.get(identity_of(one), (identity_of(one), badness(one))) for one in targets]
+        self._end(self.bad_losses, [identity for identity, bad in raw if bad != FINITE])
 
-    def _add_bad_loss(self, identity: int) -> None:
-        if identity not in self.bad_losses:
-            self.bad_losses.append(identity)
+    def note_gradients(self, gradients: list[Value], badness: Badness) -> None:
+        """Look at the gradients that came out."""
+        self._end(self.bad_gradients, [identity_of(one) for one in gradients if badness(one) != FINITE])
+
+    def _end(self, seen: list[int], bad: list[int]) -> None:
+        if bad and not (self.bad_losses or self.bad_gradients):
+            seen.extend(bad)
+            raise Enough
 
 
 @contextmanager
@@ -66,13 +72,19 @@ def spying(spy: Spy, badness: Badness) -> Iterator[None]:
 def _gradient(spy: Spy, badness: Badness, original: Callable[..., Value]) -> Callable[..., Value]:
     @functools.wraps(original)
     def gradient(self: Value, target: Value, sources: Value, *args: Value, **kwargs: Value) -> Value:
+        if threading.get_ident() != spy.thread or not _has_variable(sources):
+            return original(self, target, sources, *args, **kwargs)
+        spy.note_targets(_tensors(target), badness)
         gradients = original(self, target, sources, *args, **kwargs)
-        if threading.get_ident() != spy.thread:
-            return gradients
-        spy.note_gradients(_tensors(target), _tensors(gradients), badness)
+        spy.note_gradients(_tensors(gradients), badness)
         return gradients
 
     return gradient
+
+
+def _has_variable(sources: Value) -> bool:
+    """The gradient of an input, as in a gradient penalty, is a step on the way to a loss."""
+    return any(isinstance(one, tf.Variable | keras.Variable) for one in tf.nest.flatten(sources))
 
 
 def _scaling(spy: Spy, badness: Badness, original: Callable[..., Value]) -> Callable[..., Value]:
