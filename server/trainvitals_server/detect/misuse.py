@@ -7,19 +7,22 @@ that does not move. Needs `loss`, `grad_norm` (unscaled) and `loss_scale`.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from statistics import median
 
 import msgspec
 import numpy as np
 
 from trainvitals_server.batch import Batch
+from trainvitals_server.detect.blocks import MAD_TO_SIGMA, MEDIAN_ERROR
 from trainvitals_server.finding import Evidence, Finding
 
-ROWS = 48  # the first ones tell
+ROWS = 48  # the first ones tell,
+LAST_ROWS = 96  # and where noise looked like learning, so many
 MIN_SCALE = 64.0  # below it the factor proves nothing
 TINY = 1e-3  # of the loss: no model begins with such a gradient,
 ORDINARY = (1e-3, 1e3)  # while many begin with one in this range, as it would be without the mistake
-MAD_TO_SIGMA = 1.4826
+MOVES_ERRORS = 2.0  # standard errors between its two halves: the loss moves
 
 
 class MisuseFold(msgspec.Struct):
@@ -38,9 +41,12 @@ class MisuseFold(msgspec.Struct):
             return []
         for row in self._rows(batch):
             self._take(*row)
-            if len(self.steps) == ROWS:
-                self.is_judged = True
-                return self._judge()
+            if len(self.steps) in (ROWS, LAST_ROWS):
+                findings = self._judge()
+                self.is_judged = bool(findings) or len(self.steps) == LAST_ROWS
+                if self.is_judged:
+                    self.steps, self.losses, self.norms, self.scales = [], [], [], []
+                    return findings
         return []
 
     def _rows(self, batch: Batch) -> list[tuple[int, float, float, float, bool]]:
@@ -75,7 +81,7 @@ class MisuseFold(msgspec.Struct):
             f"the unscaled gradient norm is {norm:.3g} from the first step on, at a loss of {size:.3g}; "
             f"times the loss scale of {scale:g} it would be an ordinary {norm * scale:.3g}"
         )
-        still = f"the loss has not moved in {ROWS} steps"
+        still = f"the loss has not moved in {len(self.losses)} steps"
         return [
             Finding(
                 kind="scaler_misuse", severity="warning", onset_step=self.steps[0],
@@ -87,10 +93,13 @@ class MisuseFold(msgspec.Struct):
         ]  # fmt: skip
 
     def _moves(self) -> bool:
-        """Whether the loss or the gradient is another than at the start, beyond noise."""
-        half = ROWS // 2
-        middle = median(self.losses)
-        noise = MAD_TO_SIGMA * median(abs(loss - middle) for loss in self.losses)
+        """Whether the loss or the gradient is another than at the start, beyond noise.
+
+        The noise is that from row to row, to which a descent does not add.
+        """
+        half = len(self.losses) // 2
+        noise = MAD_TO_SIGMA * median(abs(b - a) for a, b in pairwise(self.losses)) / math.sqrt(2)
+        error = MEDIAN_ERROR * noise * math.sqrt(2 / half)
         fall = abs(median(self.losses[:half]) - median(self.losses[half:]))
         growth = median(self.norms[half:]) / median(self.norms[:half])
-        return fall > noise or not 0.5 <= growth <= 2.0
+        return fall > MOVES_ERRORS * error or not 0.5 <= growth <= 2.0

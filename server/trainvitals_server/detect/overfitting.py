@@ -7,9 +7,9 @@ with the training loss are none. Reads `val_loss` from validation events or from
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
 import msgspec
 import numpy as np
@@ -19,9 +19,11 @@ from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Evidence, Finding
 
 RECENT_ROWS = 64  # training rows that stand for the level at a validation
-PATIENCE = 3  # validations in a row, all worse than the best
+PATIENCE = 4  # validations in a row, all worse than the best
 RISE_SHARE = 0.1  # the rise, as a share of what validation had gained
-RISE_NOISE = 5.0  # and in units of the noise from one validation to the next
+RISE_NOISE = 5.0  # in units of the noise from one validation to the next,
+RISE_SCATTER = 5.0  # about the straight line that the validations since the best follow,
+RISE_GROWTH = 1.2  # and against the tallest rise that this run has come back from
 MAX_PAST = 64
 MIN_MOVES = 6  # from one validation to the next; fewer do not tell their noise
 MEAN_TO_SIGMA = 1.2533
@@ -44,6 +46,10 @@ class OverfittingFold(msgspec.Struct):
     since_best: list[Check] = []
     moves: list[float] = []
     last: float | None = None
+    before_best: float = math.inf  # the validations beside the best one: a single low one is an outlier
+    after_best: float = math.inf
+    highest: float = -math.inf
+    tallest: float = 0.0
     told_step: int | None = None
 
     def feed(self, batch: Batch) -> list[Finding]:
@@ -76,31 +82,37 @@ class OverfittingFold(msgspec.Struct):
         if not self.recent:
             return []
         check = Check(step, value, median(self.recent))
-        if self.last is not None:
-            self.moves = [*self.moves[1 - MAX_PAST :], value - self.last]
-        self.last = value
+        before, self.last = self.last, value
+        if before is not None:
+            self.moves = [*self.moves[1 - MAX_PAST :], value - before]
         if self.first is None or self.best is None:
             self.first = self.best = check
             return []
         if value < self.best.validation:
-            self.best, self.since_best = check, []
+            self.tallest = max(self.tallest, self.highest - self.best.validation)
+            self.best, self.since_best, self.highest = check, [], -math.inf
+            self.before_best = value if before is None else before
             return self._come_back(check)
+        self.after_best = self.after_best if self.since_best else value
         self.since_best = [*self.since_best[1 - MAX_PAST :], check]
+        self.highest = max(self.highest, value)
         return self._judge(check, self.first, self.best)
 
     def _judge(self, check: Check, first: Check, best: Check) -> list[Finding]:
         if self.told_step is not None or len(self.since_best) < PATIENCE or len(self.moves) < MIN_MOVES:
             return []
-        rise = min(item.validation for item in self.since_best[-PATIENCE:]) - best.validation
-        noise = (
-            MEAN_TO_SIGMA
-            * sum(abs(b - a) for a, b in pairwise(self.moves))
-            / (len(self.moves) - 1)
-            / math.sqrt(6)
-        )
+        level = median((self.before_best, best.validation, self.after_best))
+        rise = min(item.validation for item in self.since_best[-PATIENCE:]) - level
+        scatter = _scatter([item.validation for item in self.since_best])
         gained = first.validation - best.validation
         falls = check.training < best.training and check.training < self.since_best[0].training
-        if not falls or rise < max(RISE_SHARE * gained, RISE_NOISE * noise) or rise <= 0:
+        least = max(
+            RISE_SHARE * gained,
+            RISE_NOISE * self._noise(),
+            RISE_SCATTER * scatter,
+            RISE_GROWTH * self.tallest,
+        )
+        if not falls or rise < least or rise <= 0:
             return []
         self.told_step = best.step
         text = (
@@ -120,6 +132,11 @@ class OverfittingFold(msgspec.Struct):
             )
         ]  # fmt: skip
 
+    def _noise(self) -> float:
+        """Return the noise from one validation to the next; a trend does not count."""
+        turns = [abs(b - a) for a, b in pairwise(self.moves)]
+        return MEAN_TO_SIGMA * sum(turns) / len(turns) / math.sqrt(6)
+
     def _come_back(self, check: Check) -> list[Finding]:
         if self.told_step is None:
             return []
@@ -132,3 +149,12 @@ class OverfittingFold(msgspec.Struct):
                 evidence=(Evidence(text=text, series="val_loss", step=check.step, value=check.validation),),
             )
         ]  # fmt: skip
+
+
+def _scatter(values: Sequence[float]) -> float:
+    """Return the standard deviation about a straight line: noise that lasts is not seen from row to row."""
+    places = np.arange(len(values)) - (len(values) - 1) / 2
+    with np.errstate(all="ignore"):  # at the ends of the number format there is no sure rise
+        rest = np.asarray(values) - fmean(values)
+        rest -= places * (places @ rest) / (places @ places)
+        return math.sqrt(float(rest @ rest) / (len(values) - 2))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from generators import healthy
 from scaled import HEALTHY_SCALES, forgets, harder_data, not_applied, scaled_well, unscaled_twice
 from traces import batch_of
 from trainvitals.wire import Environment, Hello, Layer
@@ -61,6 +62,13 @@ def test_gradients_that_overflowed_once_did_carry_the_scale(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_scale_that_is_carried_is_left_alone(name: str, seed: int) -> None:
     assert found(HEALTHY_SCALES[name](seed)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [("from_a_thousand", 474), ("from_a_thousand", 751), ("alternating_datasets", 213)]
+)
+def test_a_slow_start_of_a_large_loss_is_no_misuse(name: str, seed: int) -> None:
+    assert found(healthy(name, seed)) == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)
