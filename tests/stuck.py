@@ -50,6 +50,15 @@ def alternating(seed: int = 0) -> Batch:
     return batch_of({"loss": loss})
 
 
+def bouncing_in_noise(seed: int = 0) -> Batch:
+    """Bounce over the minimum from step 400 on, by no more than the noise of a row."""
+    loss = 0.3 + np.exp(-np.arange(1200) / 60) + 0.02 * _noise(seed, 1200)
+    loss[400:] += 0.04 * (np.arange(800) % 2) * np.abs(1 + 0.2 * _noise(seed + 100, 800)) + 0.02 * _noise(
+        seed + 200, 800
+    )
+    return batch_of({"loss": loss})
+
+
 def restless(seed: int = 0) -> Batch:
     """Learn, then jump between the best and the start from step 500 on."""
     rng = np.random.default_rng(seed)
@@ -114,7 +123,8 @@ STUCK: dict[str, tuple[str, Callable[[int], Batch]]] = {
     maker.__name__: (kind, maker)
     for kind, maker in (
         ("plateau", never_learning), ("plateau", guessing), ("silent_constant", no_gradient),
-        ("silent_constant", printed_zero), ("oscillation", alternating), ("oscillation", restless),
+        ("silent_constant", printed_zero), ("oscillation", alternating), ("oscillation", bouncing_in_noise),
+        ("oscillation", restless),
         ("overfitting", overfitting), ("metric_nonfinite", bad_metric), ("runaway_negative_loss", runaway),
         ("loss_scale_stuck_low", stuck_scale), ("slow_steps", slow),
     )
@@ -169,6 +179,13 @@ def imbalanced(seed: int = 0) -> Batch:
     rng = np.random.default_rng(seed)
     loss = learning(1500, start=0.7, floor=0.02, seed=seed)
     return batch_of({"loss": loss + (rng.random(1500) < 0.05) * rng.uniform(0.3, 2, 1500)})
+
+
+def growing_noise(seed: int = 0) -> Batch:
+    """Scatter three times as much from step 400 on, without any rhythm."""
+    loss = 0.3 + np.exp(-np.arange(2400) / 60) + 0.02 * _noise(seed, 2400)
+    loss[400:] += 0.06 * _noise(seed + 100, 2000)
+    return batch_of({"loss": loss})
 
 
 def constant_gap(seed: int = 0) -> Batch:
@@ -231,7 +248,8 @@ TWINS: dict[str, tuple[str, Callable[[int], Batch]]] = {
     for kind, maker in (
         ("plateau", slow_learner), ("plateau", converged), ("plateau", warming_up),
         ("plateau", policy_gradient), ("plateau", adversaries), ("silent_constant", hinge),
-        ("oscillation", two_losses), ("oscillation", imbalanced), ("overfitting", constant_gap),
+        ("oscillation", two_losses), ("oscillation", imbalanced), ("oscillation", growing_noise),
+        ("overfitting", constant_gap),
         ("overfitting", noisy_validation),
         ("overfitting", rising_together), ("metric_nonfinite", metric_of_a_bad_batch),
         ("runaway_negative_loss", likelihood), ("loss_scale_stuck_low", low_but_learning),
