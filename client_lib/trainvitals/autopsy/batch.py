@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -121,26 +120,3 @@ def _leaves(name: str, role: Role, value: Value) -> list[Part]:
     if isinstance(value, (tuple, list)):
         return [part for key, one in enumerate(value) for part in _leaves(f"{name}[{key}]", role, one)]
     return [Part(name, role, value)] if isinstance(value, tf.Tensor | np.ndarray) else []
-
-
-@dataclass(frozen=True, slots=True)
-class Domain:
-    """The range that an operation or a loss takes: from `low` to, and with, `high`."""
-
-    low: float
-    high: float
-
-    def outside(self, array: Array) -> Bools:
-        """Return which elements are outside."""
-        return np.asarray((array < self.low) | (array > self.high))
-
-
-_LABEL = re.compile(r"label value of (-?\d+) which is outside the valid range of \[(-?\d+), (\d+)\)")
-_INDEX = re.compile(r"= (-?\d+) is not in \[(\d+), (\d+)\)")
-
-
-def domain_of_error(error: Exception | None) -> Domain | None:
-    """Return the range that an operation refused to leave, as its message tells it."""
-    text = str(error or "")
-    found = _LABEL.search(text) or _INDEX.search(text)
-    return None if found is None else Domain(int(found[2]), int(found[3]) - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 
@@ -15,6 +16,7 @@ from trainvitals.autopsy.report import Report
 from trainvitals.autopsy.scene import Scene
 from trainvitals.autopsy.state import kept
 
+_log = logging.getLogger("trainvitals")
 __all__ = ["Scene", "examine"]
 
 
@@ -35,7 +37,8 @@ def examine(scene: Scene) -> Report:
 
 
 def _failed(scene: Scene, error: BaseException) -> Report:
-    note = f"the replay failed: {type(error).__name__}: {error}"[:500]
+    _log.debug("the replay of step %d failed", scene.step, exc_info=error)
+    note = f"the replay failed: {type(error).__name__}"
     return Report(
         step=scene.step, found="nothing", is_reproduced=False, weights_from=scene.weights_from, notes=(note,)
     )

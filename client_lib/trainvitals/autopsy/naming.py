@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec.structs import replace
 
-from trainvitals.autopsy.batch import Batch, Domain, Part, blame, domain_of_error
+from trainvitals.autopsy.batch import Batch, Part, blame
+from trainvitals.autopsy.labels import (
+    Domain,
+    domain_of_error,
+    domain_of_loss,
+    integers_outside,
+    labels_outside,
+)
 from trainvitals.autopsy.layer_path import LayerPaths
 from trainvitals.autopsy.numbers import bad_elements, operand
 from trainvitals.autopsy.origin import (
@@ -17,6 +23,7 @@ from trainvitals.autopsy.origin import (
     leads_to,
     line_of,
     outcome_of,
+    roots_of,
 )
 from trainvitals.autopsy.record import Operation, Recording
 from trainvitals.autopsy.replay import Attempt, Replayer
@@ -78,7 +85,7 @@ class Namer:
             and (report := self._unknown_leaf(replace(blank, layer=layer), paths)) is not None
         ):
             return report
-        if (outside := self._labels_outside(operation)) is not None:
+        if (outside := self._labels_outside(operation, layer)) is not None:
             part, domain = outside
             return self._of_part(
                 _at(blank, line_of(recording, operation)), part, domain.outside(part.array())
@@ -98,6 +105,7 @@ class Namer:
             operation=operation.kind,
             gradient_of="" if forward is None else forward.kind,
             is_unselected=is_unselected(recording, operation),
+            computed_from=self._computed_from(recording, forward or operation),
             direction="update" if is_update else place.direction,
         )
         if evidence is None:
@@ -133,22 +141,35 @@ class Namer:
         bad = self._replayer.bad_before()
         return self._of_weight(blank, bad[0], paths) if bad else None
 
+    def _computed_from(self, recording: Recording, operation: Operation) -> tuple[str, ...]:
+        roots = roots_of(recording, operation)
+        parts = {part.identity: part.name for part in self._batch.parts if part.identity in roots}
+        if roots & (recording.unclear - parts.keys()) or not roots.isdisjoint(self._replayer.of_handle):
+            return ()
+        return tuple(parts.values())
+
     def _without_origin(self, attempt: Attempt) -> Report:
         """Nothing was recorded, or the step raised, or it stayed finite: look at what went in."""
         paths = self._paths(attempt.recording)
         notes = () if attempt.error is None else (_error_note(attempt.error),)
         blank = replace(self._blank, is_reproduced=bool(attempt.stage), notes=notes)
+        if not attempt.stage and attempt.error is None:
+            return replace(blank, notes=self._finite_notes(attempt))
         if (part := self._batch.bad_part()) is not None:
             return self._of_part(blank, part, bad_elements(part.array()))
         domain = domain_of_error(attempt.error)
-        if domain is not None and (outside := self._integers_outside(domain)) is not None:
+        if domain is not None and (outside := integers_outside(self._batch.parts, domain)) is not None:
             line = line_of_error(attempt.error)
             return self._of_part(_at(blank, line), outside, domain.outside(outside.array()))
         if bad := self._replayer.bad_before():
             return self._of_weight(blank, bad[0], paths)
-        if attempt.stage:
-            return self._by_layer(blank, attempt, paths)
-        return replace(blank, notes=(*notes, *_finite_notes(attempt, self._scene)))
+        return self._by_layer(blank, attempt, paths) if attempt.stage else blank
+
+    def _finite_notes(self, attempt: Attempt) -> tuple[str, ...]:
+        notes = [] if attempt.scale != 1.0 else ["replayed eagerly, without XLA, the step stayed finite"]
+        if (part := self._batch.bad_part()) is not None:
+            notes.append(f"{part.name} is not finite everywhere, which does no harm in this step")
+        return tuple(notes)
 
     def _by_layer(self, blank: Report, attempt: Attempt, paths: LayerPaths) -> Report:
         """Only the layer can be told: there was no seeing the operations."""
@@ -162,24 +183,16 @@ class Namer:
             )
         return replace(blank, direction="backward")
 
-    def _labels_outside(self, operation: Operation) -> tuple[Part, Domain] | None:
-        if operation.kind not in _OF_LABELS or operation.evidence is None:
-            return None
-        domain = Domain(0, operation.evidence.inputs[0].shape[-1] - 1)
-        part = self._integers_outside(domain)
-        return None if part is None else (part, domain)
-
-    def _integers_outside(self, domain: Domain) -> Part | None:
-        """Return the part of whole numbers that leaves a range: labels before inputs."""
-        parts = sorted(self._batch.parts, key=lambda part: part.role != "label")
-        for part in parts:
-            array = part.array()
-            is_whole = array.dtype.kind in "iu" or (
-                array.dtype.kind == "f" and bool((array == np.rint(array)).all())
-            )
-            if is_whole and bool(domain.outside(array).any()):
-                return part
-        return None
+    def _labels_outside(self, operation: Operation, layer: str) -> tuple[Part, Domain] | None:
+        """Return labels that the loss does not take, where the operation is in the loss."""
+        parts = self._batch.parts
+        if operation.kind in _OF_LABELS and operation.evidence is not None:
+            domain = Domain(0, operation.evidence.inputs[0].shape[-1] - 1)
+            part = integers_outside(parts, domain)
+            return None if part is None else (part, domain)
+        of_loss = None if layer else domain_of_loss(self._scene.model)
+        part = None if of_loss is None else labels_outside(parts, of_loss)
+        return None if part is None or of_loss is None else (part, of_loss)
 
     def _layer(self, recording: Recording, attempt: Attempt, operation: Operation, paths: LayerPaths) -> str:
         if layers := layers_of(recording, operation):
@@ -209,15 +222,10 @@ def _notes(recording: Recording) -> tuple[str, ...]:
     if recording.is_cut:
         notes.append(f"only the first {len(recording.operations)} operations of the step were looked at")
     if recording.failure is not None:
-        notes.append(f"not every operation could be looked at: {recording.failure}"[:300])
+        notes.append(f"not every operation could be looked at: {type(recording.failure).__name__}")
     return tuple(notes)
 
 
 def _error_note(error: Exception) -> str:
-    return f"the step raised {type(error).__name__}: {error}"[:500]
-
-
-def _finite_notes(attempt: Attempt, scene: Scene) -> tuple[str, ...]:
-    if attempt.error is not None or attempt.scale != 1.0:
-        return ()
-    return ("replayed eagerly, without XLA, the step stayed finite",)
+    # The message may hold values of the batch, which stay here.
+    return f"the step raised {type(error).__name__}"

@@ -62,6 +62,22 @@ def outcome_of(recording: Recording, starts: Iterable[int], origin: Operation) -
     return list(spoilt.values())
 
 
+def roots_of(recording: Recording, operation: Operation) -> set[int]:
+    """Return what identifies the tensors and variables that an operation was computed from."""
+    roots: set[int] = set()
+    seen: set[int] = set()
+    waiting = [operation]
+    while waiting:
+        for tensor in waiting.pop().inputs:
+            maker = recording.maker.get(tensor)
+            if maker is None:
+                roots.add(tensor)
+            elif maker not in seen:
+                seen.add(maker)
+                waiting.append(recording.operations[maker])
+    return roots
+
+
 def leads_to(recording: Recording, start: int, operation: Operation) -> bool:
     """Tell whether `operation` is on the path of one start."""
     return any(one.number == operation.number for one in _path(recording, [start]))

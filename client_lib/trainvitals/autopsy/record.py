@@ -65,9 +65,11 @@ class Recording:
         self.operations: list[Operation] = []
         self.maker: dict[int, int] = {}  # tensor -> number of its operation
         self.bad_variables: dict[int, int] = {}  # handle -> number of the operation that left it bad
+        self.unclear: set[int] = set()  # tensors from nowhere that may be a variable, read unseen
         self.is_cut = False
         self.failure: Exception | None = None
         self._variables = dict(variables)
+        self._shapes = {(one.dtype, tuple(one.shape)) for one in variables.values() if one.trainable}
         self._badness: dict[int, int] = {}  # tensor -> how bad
         self._stack = Stack()
         self._is_busy = False
@@ -109,6 +111,7 @@ class Recording:
         place, differentiated = self._stack.place(sys._getframe(1))
         number = len(self.operations)
         forward = self._forward_of(place, differentiated, inputs)
+        self._note_unclear(inputs)
         written = inputs[0] if not outputs and inputs and inputs[0].dtype == tf.resource else None
         results = outputs if written is None else [_variable_value(written, inputs)]
         worst = max(map(self.badness, results), default=FINITE)
@@ -118,6 +121,11 @@ class Recording:
             self.maker[identity_of(output)] = number
         if written is not None:
             self._note_write(identity_of(written), number, worst)
+
+    def _note_unclear(self, inputs: list[Value]) -> None:
+        for tensor in inputs:
+            if (tensor.dtype, tuple(tensor.shape)) in self._shapes and identity_of(tensor) not in self.maker:
+                self.unclear.add(identity_of(tensor))
 
     def _forward_of(self, place: Place, differentiated: Differentiated | None, inputs: list[Value]) -> int:
         if place.direction != "backward":

@@ -49,6 +49,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_unselected: bool = (
         False  # a `where` dropped these elements on the way forward; their gradient was kept
     )
+    computed_from: tuple[str, ...] = ()  # the parts of the batch, where no weight has part in its inputs
     direction: Literal["", "forward", "backward", "update"] = ""
     layer: str = ""  # path of the layer in which it ran, "encoder/attention"; of the bad weight: its path
     file: str = ""  # the user's own line that made it, not one of Keras or TensorFlow

@@ -72,6 +72,25 @@ def test_a_class_that_does_not_exist_is_named_with_the_range_of_the_labels(wrong
     report = report_of(model, numbers(6, 4), labels)  # Keras' loss raises on the CPU, and is NaN under XLA
     assert (report.found, report.samples, report.n_bad) == ("label", (3,), 1)
     assert (report.inputs[0].min, report.inputs[0].max) == (labels.min(), labels.max())
+    assert report.notes == ("the step raised InvalidArgumentError",)  # its message tells every label
+
+
+def test_labels_that_a_loss_of_keras_does_not_take_are_named() -> None:
+    model = compiled(dense(keras.layers.Dense(1)), keras.losses.BinaryCrossentropy(from_logits=True))
+    x, y = numbers(6, 4), np.array([[0], [1], [1], [3], [0], [1]], "float32")
+    x[3] = 7e35  # the loss has long run away: to -Infinity
+    model.set_weights([np.full((4, 1), 1e2), np.zeros(1)])
+    report = report_of(model, x, y)
+    assert (report.found, report.samples, report.n_bad) == ("label", (3,), 1)
+    assert (report.inputs[0].min, report.inputs[0].max) == (0, 3)
+
+
+def test_labels_that_alone_are_bad_for_a_loss_of_the_users_are_said_to_be_so() -> None:
+    model = compiled(dense(keras.layers.Dense(1)), lambda y, p: ops.mean(ops.square(ops.log(y) - p)))  # of y
+    y = np.array([[1.0], [0.5], [-0.25], [2.0]], "float32")
+    report = report_of(model, numbers(4, 4), y)
+    assert (report.found, report.operation, report.line) == ("operation", "Log", line_of("of y"))
+    assert (report.computed_from, report.samples) == (("y",), (2,))
 
 
 def test_an_index_beyond_an_embedding_is_named() -> None:
@@ -107,10 +126,19 @@ def test_a_healthy_step_finds_nothing_and_says_so() -> None:
     assert "stayed finite" in report.notes[0]
 
 
+def test_missing_values_that_do_no_harm_are_not_blamed_for_a_healthy_step() -> None:
+    filled = keras.layers.Lambda(lambda x: ops.where(ops.isnan(x), 0.0, x))
+    x = numbers(6, 4)
+    x[0, 0] = np.nan
+    report = report_of(compiled(dense(filled, keras.layers.Dense(1))), x, numbers(6, 1))
+    assert report.found == "nothing"
+    assert "x is not finite everywhere, which does no harm in this step" in report.notes
+
+
 def test_a_step_that_raises_is_a_report_and_no_exception() -> None:
     def run(batch: Value) -> Value:
         raise OSError("the disk is gone")
 
     report = loop_report(run, (numbers(4, 4),), [])
     assert (report.found, report.is_reproduced) == ("nothing", False)
-    assert "OSError: the disk is gone" in report.notes[0]
+    assert report.notes == ("the step raised OSError",)

@@ -40,6 +40,7 @@ def test_log_of_zero_in_a_loss_of_the_users() -> None:
     assert (report.output.n_neginf, report.n_bad) == (2, 2)
     assert (report.samples, report.n_bad_samples, report.batch_size) == ((2, 5), 2, 8)
     assert report.is_reproduced
+    assert report.computed_from == ()  # the weights have part in it
 
 
 def test_log_of_a_negative_number_in_a_layer_of_the_users() -> None:
@@ -52,6 +53,7 @@ def test_log_of_a_negative_number_in_a_layer_of_the_users() -> None:
     report = report_of(compiled(dense(LogScale(name="log_scale"), keras.layers.Dense(1))), x, numbers(6, 1))
     assert said(report) == ("operation", "Log", "forward", "log_scale", line_of("log of negative"))
     assert report.inputs[0].min == -2.5
+    assert report.computed_from == ("x",)
     assert report.output is not None
     assert report.output.n_nan == 1
     assert report.samples == (4,)
