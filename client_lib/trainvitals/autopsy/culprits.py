@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 
@@ -20,11 +21,11 @@ _TOGETHER = "no sample makes it happen alone: it takes these together"
 class Search:
     """Looks for the samples that alone make the step fail at the same stage."""
 
-    def __init__(self, replayer: Replayer, batch: Batch, attempt: Attempt, *, is_unscaled: bool) -> None:
+    def __init__(self, replayer: Replayer, batch: Batch, attempt: Attempt) -> None:
         self._replayer = replayer
         self._batch = batch
         self._stage = attempt.stage
-        self._is_unscaled = is_unscaled
+        self._mode = dataclasses.replace(attempt.mode, is_recorded=False)
         self._budget = Budget(time.perf_counter)
 
     def samples(self, report: Report, candidates: Sequence[tuple[int, ...]]) -> Report:
@@ -51,7 +52,7 @@ class Search:
         return self._is_same(self._batch.overwritten(samples))
 
     def _is_same(self, data: object) -> bool:
-        attempt = self._replayer.attempt(data, is_unscaled=self._is_unscaled)
+        attempt = self._replayer.attempt(data, self._mode)
         return attempt.error is None and attempt.stage == self._stage
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trainvitals.autopsy.batch import Batch
 from trainvitals.autopsy.culprits import Search
 from trainvitals.autopsy.naming import Namer
-from trainvitals.autopsy.replay import Attempt, Replayer
+from trainvitals.autopsy.replay import Attempt, Mode, Replayer
 from trainvitals.autopsy.report import Report
 from trainvitals.autopsy.scene import Scene
 from trainvitals.autopsy.state import kept
@@ -47,32 +47,39 @@ def _failed(scene: Scene, error: BaseException) -> Report:
 def _examined(scene: Scene) -> Report:
     with kept(scene.variables) as keeper:
         replayer = Replayer(scene, keeper)
-        batch, attempt, is_unscaled = _first_attempt(scene, replayer)
+        batch, attempt = _telling_attempt(scene, replayer)
         report, candidates = Namer(scene, replayer, batch).report(attempt)
-        if is_unscaled:
+        if attempt.mode.is_unscaled:
             report = replace(report, notes=(*report.notes, _unscaled_note(attempt)))
-        return Search(replayer, batch, attempt, is_unscaled=is_unscaled).samples(report, candidates)
+        return Search(replayer, batch, attempt).samples(report, candidates)
 
 
-def _first_attempt(scene: Scene, replayer: Replayer) -> tuple[Batch, Attempt, bool]:
-    """Return the batch, the replay to report on, and whether that ran without the loss scale."""
+def _telling_attempt(scene: Scene, replayer: Replayer) -> tuple[Batch, Attempt]:
+    """Return the batch and the replay to report on."""
     batch = Batch(scene.data)
-    attempt = replayer.attempt(batch.data, is_recorded=True)
+    attempt = replayer.attempt(batch.data, Mode(is_recorded=True))
     if attempt.error is not None and not attempt.stage:  # a loop's function may want numpy's own arrays
         given = Batch(scene.data, is_converted=False)
-        again = replayer.attempt(given.data, is_recorded=True)
+        again = replayer.attempt(given.data, attempt.mode)
         if again.error is None:
             batch, attempt = given, again
-    if attempt.stage != "gradient" or attempt.scale == 1.0:
-        return batch, attempt, False
-    unscaled = replayer.attempt(batch.data, is_recorded=True, is_unscaled=True)
-    if unscaled.stage or not scene.counts_overflow:
-        unscaled.scale = attempt.scale
-        return batch, unscaled, True
-    return batch, attempt, False
+    if not attempt.stage and attempt.has_only_loss and scene.weights:
+        return batch, replayer.attempt(batch.data, Mode(is_recorded=True, is_differentiated=True))
+    if attempt.stage == "gradient" and attempt.scale != 1.0:
+        return batch, _unscaled(scene, replayer, batch, attempt)
+    return batch, attempt
+
+
+def _unscaled(scene: Scene, replayer: Replayer, batch: Batch, scaled: Attempt) -> Attempt:
+    """Return a replay without the loss scale, or the one with it where the overflow itself is asked for."""
+    attempt = replayer.attempt(batch.data, Mode(is_recorded=True, is_unscaled=True))
+    if not attempt.stage and scene.counts_overflow:
+        return scaled
+    attempt.scale = scaled.scale
+    return attempt
 
 
 def _unscaled_note(attempt: Attempt) -> str:
     if attempt.stage:
-        return f"replayed without the loss scale of {attempt.scale:g}: it is not what made them overflow"
+        return f"it does not come from the loss scale: replayed with 1 in place of {attempt.scale:g}"
     return f"the gradients overflow only for the loss scale of {attempt.scale:g}: a skip that is normal"

@@ -22,16 +22,27 @@ from trainvitals.probe.types import Value
 Stage = Literal["", "loss", "gradient", "weight"]
 
 
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How a step is replayed."""
+
+    is_recorded: bool = False
+    is_unscaled: bool = False  # with a loss scale of 1
+    is_differentiated: bool = False  # by us, where the user's function only computes a loss
+
+
 @dataclass(slots=True)
 class Attempt:
     """How one replay went; `bad` is what went non-finite first: losses, gradients or weights."""
 
+    mode: Mode
     stage: Stage = ""
     bad: list[int] = field(default_factory=list)  # tensors; at the stage "weight" the handles of variables
     scale: float = 1.0
     recording: Recording | None = None
     layer: tuple[Value, ...] | None = None  # the innermost layer that turned bad, where nothing was recorded
     error: Exception | None = None
+    has_only_loss: bool = False  # it returned one, and asked for no gradient
 
 
 class Replayer:
@@ -49,15 +60,16 @@ class Replayer:
                 self._parts[handle] = part
         self._weights = [identity_of(part.handle) for one in scene.weights for part in components(one)]
 
-    def attempt(self, data: Value, *, is_recorded: bool = False, is_unscaled: bool = False) -> Attempt:
+    def attempt(self, data: Value, mode: Mode) -> Attempt:
         """Run the step once from the state before it."""
         self._rewind()
-        if is_unscaled:
+        if mode.is_unscaled:
             assign([(one.dynamic_scale, 1.0) for one in self._scalers()])
-        recording = Recording(self._parts) if is_recorded and can_see_operations() else None
-        layers = LayerWatch() if is_recorded and recording is None else None
+        recording = Recording(self._parts) if mode.is_recorded and can_see_operations() else None
+        layers = LayerWatch() if mode.is_recorded and recording is None else None
         spy = Spy()
-        attempt = Attempt(recording=recording)
+        attempt = Attempt(mode, recording=recording)
+        run = self._differentiated if mode.is_differentiated else self._scene.run
         badness = badness_of if recording is None else recording.badness
         with ExitStack() as stack:
             for context in (random_states(), eagerly(), spying(spy, badness)):
@@ -69,13 +81,21 @@ class Replayer:
             returned = None
             with suppress(Enough):
                 try:
-                    returned = run_the_step(self._scene.run, data)
+                    returned = run_the_step(run, data)
                 except Exception as error:  # it may well: a label out of range does
                     attempt.error = error
         attempt.scale = spy.scale
         attempt.layer = None if layers is None else layers.first_bad
-        attempt.stage, attempt.bad = self._judge(spy, _returned_loss(returned))
+        loss = _returned_loss(returned)
+        attempt.has_only_loss = bool(loss) and not spy.has_gradients
+        attempt.stage, attempt.bad = self._judge(spy, loss)
         return attempt
+
+    def _differentiated(self, data: Value) -> Value:
+        with tf.GradientTape() as tape:
+            loss = _returned_loss(self._scene.run(data))
+        tape.gradient(loss, [part for one in self._scene.weights for part in components(one)])
+        return loss
 
     def _rewind(self) -> None:
         self._keeper.restore()

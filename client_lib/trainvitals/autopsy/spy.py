@@ -28,6 +28,7 @@ class Spy:
 
     bad_losses: list[int] = field(default_factory=list)
     bad_gradients: list[int] = field(default_factory=list)
+    has_gradients: bool = False  # the step asked for some
     scale: float = 1.0  # of a loss scaler that skips updates; the last one that was asked
     thread: int = field(default_factory=threading.get_ident)
     _scaled: dict[int, tuple[int, int]] = field(default_factory=dict)  # scaled loss -> raw one, its badness
@@ -41,6 +42,7 @@ class Spy:
 
     def note_targets(self, targets: list[Value], badness: Badness) -> None:
         """Look at losses that are about to be differentiated."""
+        self.has_gradients = True
         raw = [self._scaled.get(identity_of(one), (identity_of(one), badness(one))) for one in targets]
         self._end(self.bad_losses, [identity for identity, bad in raw if bad != FINITE])
 

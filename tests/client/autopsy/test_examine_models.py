@@ -177,6 +177,51 @@ def test_a_loop_that_only_returns_its_loss() -> None:
     assert report.samples == (5,)
 
 
+def test_a_loop_that_only_returns_a_finite_loss_is_differentiated_for_it() -> None:
+    weight = tf.Variable(np.ones((4, 1), "float32"))
+
+    def run(batch: Value) -> Value:
+        return tf.reduce_mean(tf.sqrt(tf.matmul(batch[0], weight)))  # root of a loop
+
+    x = np.abs(numbers(5, 4))
+    x[3] = 0
+    report = loop_report(run, (x,), [weight])
+    assert said(report) == ("operation", "SqrtGrad", "backward", "", line_of("root of a loop"))
+    assert (report.gradient_of, report.samples) == ("Sqrt", (3,))
+
+
+def test_a_penalty_on_gradients_is_named_by_the_line_that_it_goes_through() -> None:
+    model = dense(keras.layers.Dense(3, name="hidden"), keras.layers.Dense(1, name="critic"))
+
+    def run(batch: Value) -> Value:
+        x = batch[0]
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                score = model(x)
+            slope = inner.gradient(score, x)
+            norm = tf.sqrt(tf.reduce_sum(tf.square(slope * batch[1]), axis=1))  # norm of a slope
+            loss = tf.reduce_mean(tf.square(norm - 1))
+        gradients = outer.gradient(loss, model.trainable_variables)
+        return loss, gradients
+
+    share = np.ones((5, 1), "float32")
+    share[2] = 0
+    report = loop_report(run, (numbers(5, 4), share), model.variables)
+    assert said(report) == ("operation", "SqrtGrad", "backward", "", line_of("norm of a slope"))
+    assert report.samples == (2,)
+
+
+def test_gradients_that_are_accumulated_over_steps_are_those_of_this_step() -> None:
+    power = keras.layers.Lambda(lambda x: ops.abs(x) ** 0.5, name="power")  # accumulated
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
+    model = compiled(dense(keras.layers.Dense(3, name="hidden"), power), optimizer=optimizer)
+    x = numbers(5, 4)
+    x[0] = 0
+    report = report_of(model, x, numbers(5, 3))
+    assert said(report) == ("operation", "Pow", "backward", "power", line_of("accumulated"))
+
+
 def test_a_loop_that_wants_arrays_of_numpy_gets_them() -> None:
     def run(batch: Value) -> Value:
         rows = batch[0].astype("float32").copy()  # no tensor has these
