@@ -52,8 +52,9 @@ def with_autopsy(case: Case, guesses: Sequence[Guess]) -> list[Guess]:
         return list(guesses)
     proven = [_placed(guess, report) for guess in _proven(case, report)]
     if case.is_growing:
-        proven = [replace(one, confidence=one.confidence * END_OF_A_DIVERGENCE) for one in proven]
-        return _merged(proven, guesses)
+        ends = [one for one in proven if one.confidence >= LIKELY]
+        ends = [replace(one, confidence=one.confidence * END_OF_A_DIVERGENCE) for one in ends]
+        return _merged(ends, guesses)
     return _merged(proven, [_doubted(guess, report, proven) for guess in guesses])
 
 

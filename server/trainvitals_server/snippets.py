@@ -43,8 +43,8 @@ def renew(model, change):
     def renewed(layer):
         config = layer.get_config()
         change(layer, config)
-        if config == layer.get_config() and not layer.weights:
-            return layer  # a Lambda cannot be made from its configuration
+        if isinstance(layer, keras.layers.Lambda):  # its configuration does not hold the function
+            return keras.layers.Lambda(layer.function, name=layer.name, dtype=config["dtype"])
         return type(layer).from_config(config)
 
     return keras.models.clone_model(model, clone_function=renewed, recursive=True)

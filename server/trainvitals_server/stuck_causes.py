@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from trainvitals_server.case import Case, Guess
+from trainvitals_server.piling import pile_of
 
 ADAPTIVE = ("Adam", "AdamW", "Nadam", "Adamax", "RMSprop", "Adagrad", "Lamb", "Lion")
 TOO_LITTLE = 0.1  # of the noise: nobody could see such a fall
@@ -141,15 +142,16 @@ def beside(case: Case) -> Iterator[Guess]:
 
 def not_reset(case: Case) -> Iterator[Guess]:
     """Explain growth in a loop of the user's own by gradients that pile up."""
-    environment, first = case.context.environment, case.context.origin
-    norm = case.facts.get("grad_norm")
+    environment = case.context.environment
     is_loop = bool(environment.optimizer) and not environment.loss
-    if not (case.is_growing and is_loop and first.step is not None and isinstance(norm, float)):
+    pile = pile_of(case.context.origin) if case.is_growing and is_loop else None
+    if pile is None:
         return
-    if first.norm > 0 and norm > first.norm:
-        times = f"{norm / first.norm:.3g} times that of step {first.step}"
-        said = ["the loop is your own", f"the gradient norm is {times}, as of gradients that pile up"]
-        yield Guess("gradient_accumulator_not_reset", 0.3, said, ["any divergence makes gradients grow"])
+    span = f"from step {pile.first_step} to {pile.last_step}"
+    grew = f"{span} the gradient norm grew evenly to {pile.times:.2g} times the first, and the loss did not"
+    said = [grew, "a sum of gradients that is never set back to 0 grows like this", "the loop is your own"]
+    doubts = ["gradients can also grow while a loss falls where the last layer starts near 0"]
+    yield Guess("gradient_accumulator_not_reset", 0.85, said, doubts)
 
 
 STUCK_RULES = (plateau, constant, oscillation, runaway, stuck_scale, beside, not_reset)
