@@ -2,9 +2,9 @@
 
 Three shapes: it alternates from row to row (one row up, one row down: full batches, a rate at the edge); it
 does so amid noise, which takes longer to be sure of; or it had learned with little noise and now jumps
-between its best and half of its start. A loss whose rows have alternated from the beginning (two losses logged
-in turn), a class that costs more now and then, and noise that was there from the beginning or merely grows
-are none. Needs `loss`.
+between its best and half of its start. A loss whose rows have alternated from the beginning (two losses
+logged in turn), a class that costs more now and then, and noise that was there from the beginning or merely
+grows are none. Needs `loss`.
 """
 
 from __future__ import annotations

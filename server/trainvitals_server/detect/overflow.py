@@ -20,7 +20,8 @@ from trainvitals_server.detect.rows import Flags, flags_at
 from trainvitals_server.finding import Evidence, Finding
 
 SETTLED_ROWS = 20  # clean rows after which the scaler has found its scale
-START_STREAK = 30  # skips in a row that even a scale of 2**32 does not need to find its place
+START_STREAK = 30  # skips in a row without a scale that goes on falling
+SKIPS_A_HALVING = 4  # at most, in a scaler that looks for its place: some wait for a second overflow
 SETTLED_STREAK = 8  # once settled: the scale fell 256-fold without helping
 WINDOW_ROWS = 24  # skips need not be consecutive:
 WINDOW_SKIPS = 12  # half of the updates are lost
@@ -208,11 +209,17 @@ class OverflowFold(msgspec.Struct):
         scale = flags.get("loss_scale")
         if isinstance(scale, float) and scale <= BOTTOM_SCALE and self.streak >= BOTTOM_STREAK:
             return f"the scale is down at {scale:g} and the gradient is still not finite"
-        if self.streak >= (SETTLED_STREAK if self.settled else START_STREAK):
+        if self.streak >= (SETTLED_STREAK if self.settled else START_STREAK) and not self._still_searches():
             return f"{self.streak} updates in a row were skipped"
         if self.settled and sum(self.recent) >= WINDOW_SKIPS:
             return f"{sum(self.recent)} of the last {len(self.recent)} updates were skipped"
         return ""
+
+    def _still_searches(self) -> bool:
+        """Whether a run that has just begun is on its way down from a scale far too high for it."""
+        if self.settled or not self.streak_scale > self.scale > BOTTOM_SCALE:
+            return False
+        return math.log2(self.streak_scale / self.scale) >= self.streak / SKIPS_A_HALVING
 
     def _transient(self, step: int, flags: Flags) -> Finding:
         assert self.first_skip_step is not None
