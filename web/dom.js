@@ -41,15 +41,20 @@ export function byId(id) {
 }
 
 /**
- * Put other children into an element, and the keyboard focus back where it was.
+ * Put other children into an element; the keyboard focus goes back where it was, and what was unfolded stays so.
  * @param {Element} element @param {...Child} children
  */
 export function refill(element, ...children) {
+  const unfolded = [...element.querySelectorAll("details[open]")].map((node) =>
+    node.getAttribute("data-key"),
+  );
   const focused = document.activeElement;
   const key = focused && element.contains(focused) ? focused.getAttribute("data-key") : null;
   element.replaceChildren(
     ...children.filter((child) => child !== null && child !== undefined && child !== false),
   );
+  for (const node of element.querySelectorAll("details[data-key]"))
+    if (unfolded.includes(node.getAttribute("data-key"))) node.setAttribute("open", "");
   if (key === null) return;
   const again = [...element.querySelectorAll("[data-key]")].find(
     (node) => node.getAttribute("data-key") === key,

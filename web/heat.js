@@ -139,20 +139,32 @@ function stepsText({ from, to }) {
   return from === to ? `step ${whole(from)}` : `steps ${whole(from)} to ${whole(to)}`;
 }
 
+/** @param {LayerSeries} series @param {number} at @returns {boolean} */
+function isBad({ value }, at) {
+  return !Number.isFinite(value.values[at]) && (!value.present || !!value.present[at]);
+}
+
+/** @param {LayerSeries} series @returns {number} the first row with a norm that is not finite, or -1 */
+function firstBadRow(series) {
+  const at = series.value.values.findIndex((_, i) => isBad(series, i));
+  return at < 0 ? -1 : Math.floor(at / series.layers.length);
+}
+
+/** @param {LayerSeries} series @returns {Range | null} the steps of that row */
+export function firstBadSteps(series) {
+  const row = firstBadRow(series);
+  return row < 0 ? null : { from: series.step[row], to: series.lastStep[row] };
+}
+
 /** @param {LayerSeries} series @returns {string} which layer was not finite first, and when; empty if none was */
-export function firstBadText({ layers, step, lastStep, value }) {
-  const at = value.values.findIndex(
-    (norm, i) => !Number.isFinite(norm) && (!value.present || value.present[i]),
-  );
-  if (at < 0) return "";
-  const row = Math.floor(at / layers.length);
-  const isBad = (/** @type {number} */ i) =>
-    !Number.isFinite(value.values[i]) && (!value.present || !!value.present[i]);
-  const bad = layers.filter((_, layer) => isBad(row * layers.length + layer));
+export function firstBadText(series) {
+  const [steps, row, { layers }] = [firstBadSteps(series), firstBadRow(series), series];
+  if (!steps) return "";
+  const bad = layers.filter((_, layer) => isBad(series, row * layers.length + layer));
   const rest = bad.length - MAX_NAMED;
   const named = bad.slice(0, MAX_NAMED).join(", ") + (rest > 0 ? ` and ${whole(rest)} more` : "");
   const which = bad.length === layers.length && layers.length > 1 ? "every layer" : named;
-  return `first not finite: ${which}, ${stepsText({ from: step[row], to: lastStep[row] })}`;
+  return `first not finite: ${which}, ${stepsText(steps)}`;
 }
 
 const TALL = 20; // pixels of a row

@@ -2,6 +2,7 @@
 // Only when the map is in view, and while the run goes on every few seconds at most.
 
 import { getSeries } from "./api.js";
+import { firstBadSteps } from "./heat.js";
 import { shownRange } from "./state.js";
 
 /** @typedef {import("./state.js").State} State */
@@ -15,39 +16,46 @@ const PIXELS = 500; // up to twice as many rows come back, of every layer
 
 /** @param {() => State} state @param {(action: Action) => void} dispatch @returns {() => void} call it whenever the map may want more */
 export function createHeatLoader(state, dispatch) {
-  let [known, asked, lastLoad] = ["", "", -Infinity];
-  let isWaiting = false;
+  let [known, lastLoad, isBusy] = ["", -Infinity, false];
 
-  /** @param {Range | null} range */
+  /** @param {Range | null} range @returns {Promise<import("./records.js").LayerSeries | null>} */
   async function read(range) {
     const { runId, rank } = state();
     const answer = await getSeries(runId, { names: [NORMS], pixels: PIXELS, rank, range });
     const found = answer.series[NORMS];
-    dispatch({ type: "norms", rank, range, series: found?.kind === "layers" ? found : null });
+    return found?.kind === "layers" ? found : null;
+  }
+
+  async function readWhole() {
+    const { rank } = state();
+    const whole = await read(null);
+    if (!whole) return;
+    const bad = firstBadSteps(whole);
+    const onset = bad && bad.from < bad.to ? await read(bad) : null; // one step of those that share a row
+    dispatch({ type: "norms", rank, whole, onset });
   }
 
   async function load() {
-    const { range, norms } = state();
-    asked = wish(state());
+    const { range, rank, norms } = state();
+    const wanted = wish(state());
     lastLoad = performance.now();
     try {
-      if (!range || !norms.whole) await read(null);
-      if (range) await read(range);
-      known = asked;
+      if (!range || !norms.whole) await readWhole();
+      const series = range && (await read(range));
+      if (series) dispatch({ type: "norms-detail", rank, range, series });
+      known = wanted;
     } catch {
-      // the run's own load tells of a server that is away; the next growth or zoom asks again
+      // the run's own load tells of a server that is away
     }
-    isWaiting = false;
-    want();
+    isBusy = false; // whoever draws asks again, which nobody does in a hidden tab
   }
 
   function want() {
-    const wanted = wish(state());
-    if (isWaiting || wanted === known || (wanted === asked && performance.now() < lastLoad + EVERY_MS))
-      return;
-    isWaiting = true;
-    const isGrowth = !state().range && known !== "";
-    setTimeout(load, isGrowth ? Math.max(0, lastLoad + EVERY_MS - performance.now()) : SETTLE_MS);
+    if (isBusy || wish(state()) === known) return;
+    isBusy = true;
+    const isZoom = state().range !== null && state().norms.whole !== null;
+    const pause = isZoom ? SETTLE_MS : Math.max(SETTLE_MS, lastLoad + EVERY_MS - performance.now());
+    setTimeout(load, pause);
   }
 
   return want;

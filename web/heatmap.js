@@ -77,14 +77,14 @@ export function createHeatMap(card, redraw, want) {
       if (card.hidden || !isVisible) return;
       want();
       const [series, base] = [shownNorms(state), state.norms.whole];
-      const needs = [series, base, state.range, theme, parts.field.clientWidth];
+      const needs = [series, base, state.norms.onset, state.range, theme, parts.field.clientWidth];
       if (!series?.step.length || needs.every((need, i) => need === drawn[i])) return;
       drawn = needs;
       const range = state.range ?? extentOf(series);
       const grid = gridOf(series, range, Math.max(1, Math.floor(parts.field.clientWidth / CELL_PX)));
       shown = { grid, medians: mediansFor(grid.layers, base ?? series) };
       paint(parts, grid, shown.medians);
-      parts.bad.textContent = firstBadText(series);
+      parts.bad.textContent = firstBadText(state.norms.onset ?? base ?? series);
       parts.canvas.setAttribute("aria-label", spoken(grid, parts.bad.textContent));
       point(cell);
     },
@@ -135,6 +135,7 @@ function paint({ canvas, names, ticks, field }, grid, medians) {
   [canvas.width, canvas.height] = [grid.columns, rows];
   const pixels = new ImageData(pixelsOf(grid, medians, heatColors()), grid.columns, rows);
   canvas.getContext("2d")?.putImageData(pixels, 0, 0);
+  field.dataset.drawn = ""; // before that nothing is missing
   field.style.setProperty("--rows", String(rows));
   field.style.setProperty("--row", `${row}px`);
   names.style.setProperty("--row", `${row * every}px`);

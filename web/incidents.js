@@ -1,7 +1,8 @@
 // Incidents: the one that matters told in full - verdict, why, next - and the others to choose from.
 
 import { codeBlock, ellipsis, h, prose } from "./dom.js";
-import { clipped, counted, number, whole, words } from "./format.js";
+import { evidence, MAX_TEXT, why } from "./evidence.js";
+import { clipped, counted, whole, words } from "./format.js";
 import { ranked, shownIncident } from "./state.js";
 
 /** @typedef {import("./records.js").Incident} Incident */
@@ -10,7 +11,6 @@ import { ranked, shownIncident } from "./state.js";
 /** @typedef {import("./state.js").Action} Action */
 /** @typedef {(action: Action) => void} Dispatch */
 
-const MAX_TEXT = 2000;
 const LIKELY = 0.5;
 const CERTAIN = 0.85;
 const AROUND = 60; // steps shown before the onset and after the end
@@ -208,52 +208,8 @@ function otherCauses(causes) {
   const items = causes.map((item, i) => cause(item, String(i)));
   return h(
     "details",
-    { class: "more" },
+    { class: "more", "data-key": "other explanations" },
     h("summary", {}, `${counted(causes.length, "other explanation")}`),
     ...items,
   );
-}
-
-/** The reasons, each with the step where a chart shows it. @param {Incident} incident @param {Dispatch} dispatch */
-function why({ why: reasons, evidence: items }, dispatch) {
-  const rows = reasons.map((reason, i) => {
-    const step = items.find((item) => item.text === reason)?.step ?? null;
-    const parts = linked(clipped(reason, MAX_TEXT), step, stepLink(step, `why ${i}`, dispatch));
-    return h("li", {}, ...parts.flatMap((part) => (typeof part === "string" ? prose(part) : [part])));
-  });
-  return h("ul", {}, ...rows);
-}
-
-/**
- * The text with its link: in place of the words "step 7" where it says them, else behind it.
- * @template T @param {string} text @param {number | null} step @param {T} link @returns {(string | T)[]}
- */
-export function linked(text, step, link) {
-  const found = step === null ? null : new RegExp(`\\bstep ${step}\\b`).exec(text);
-  if (!found) return [text, " ", link];
-  return [text.slice(0, found.index), link, text.slice(found.index + found[0].length)];
-}
-
-/** @param {number | null} step @param {string} key @param {Dispatch} dispatch */
-function stepLink(step, key, dispatch) {
-  if (step === null) return null;
-  const click = () => dispatch({ type: "zoom", range: { from: step - AROUND, to: step + AROUND } });
-  return h("button", { type: "button", class: "step-link", "data-key": key, click }, `step ${whole(step)}`);
-}
-
-/** What the reasons have not said yet. @param {Incident} incident @param {Dispatch} dispatch */
-function evidence({ why: reasons, evidence: items }, dispatch) {
-  const rows = items
-    .filter((item) => !reasons.includes(item.text))
-    .map((item, i) =>
-      h(
-        "tr",
-        {},
-        h("td", {}, stepLink(item.step, `evidence ${i}`, dispatch)),
-        h("td", {}, ...prose(clipped(item.text, MAX_TEXT))),
-        h("td", { class: "number" }, item.value === null ? "" : number(item.value)),
-      ),
-    );
-  if (!rows.length) return null;
-  return h("div", { class: "evidence" }, h("h3", {}, "Evidence"), h("table", {}, h("tbody", {}, ...rows)));
 }

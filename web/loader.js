@@ -52,6 +52,7 @@ export function createLoader({ state, dispatch, resume }) {
   async function load() {
     clearTimeout(reloadTimer);
     lastLoad = performance.now();
+    dispatch({ type: "loading" });
     const { runId, rank } = state();
     try {
       const [run, incidents] = await Promise.all([getRun(runId), getIncidents(runId)]);

@@ -67,7 +67,7 @@ import {
  *   cursor: number | null}} SeriesAnswer
  */
 /**
- * @typedef {{t: "rows", runId: string, rank: number, steps: number[], columns: Record<string, Column>}
+ * @typedef {{t: "rows", runId: string, rank: number, cursor: number, steps: number[], columns: Record<string, Column>}
  *   | {t: "incident", runId: string, incident: Incident}
  *   | {t: "run", run: Run}
  *   | {t: "gone", runId: string}
@@ -316,6 +316,7 @@ function mustRows(message) {
     t: "rows",
     runId: mustText(message.run_id, "run_id"),
     rank: maybeNumber(message.rank, "rank") ?? 0,
+    cursor: maybeNumber(message.cursor, "cursor") ?? 0,
     steps: mustColumn(message.steps, "steps").values,
     columns,
   };

@@ -20,15 +20,17 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
  * `range` null means follow; `detail` is the zoomed range at full resolution, once it has come. `logScale` holds
  * what the user chose, by series. `stale` counts the rows that we hold already or
  * that contradict them, `news` those that tell of more than they bring: the page reads again then. `ghosts` is the
- * loss of earlier sessions beyond the step where a later one resumed; `validation` is by metric. `norms` are those of
- * the layers' gradients: over the whole run, and of the zoomed range.
+ * loss of earlier sessions beyond the step where a later one resumed; `validation` is by metric.
+ * `recent` holds what came live while a load is under way, which may have been read before it; `norms` are those of
+ * the layers' gradients: over the whole run, of the zoomed range, and of the steps in which the first was not finite.
  * @typedef {{runId: string, rank: number, run: RunDetail | null, problem: string | null, incidents: Incident[],
  *   incidentId: string | null, tracks: Tracks, gaps: Gap[], range: Range | null,
  *   detail: {range: Range, tracks: Tracks} | null, badLayers: BadLayer[], logScale: Record<string, boolean>, link: Link,
  *   validation: Tracks, validations: RunEvent[], epochs: RunEvent[], ghosts: Track[],
- *   norms: {whole: LayerSeries | null, detail: {range: Range, series: LayerSeries} | null},
- *   stale: number, news: number, isLoaded: boolean, isGone: boolean}} State
+ *   norms: {whole: LayerSeries | null, onset: LayerSeries | null, detail: {range: Range, series: LayerSeries} | null},
+ *   recent: Rows[] | null, stale: number, news: number, isLoaded: boolean, isGone: boolean}} State
  */
+/** @typedef {Extract<Action, {type: "rows"}>} Rows */
 
 /**
  * @typedef {{type: "run", run: RunDetail}
@@ -39,11 +41,13 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
  *   | {type: "gone", text: string}
  *   | {type: "events", rank: number, validations: RunEvent[], epochs: RunEvent[]}
  *   | {type: "ghosts", rank: number, answers: SeriesAnswer[]}
+ *   | {type: "loading"}
  *   | {type: "series", answer: SeriesAnswer}
- *   | {type: "rows", rank: number, steps: number[], columns: Record<string, import("./codec.js").Column>}
+ *   | {type: "rows", rank: number, cursor: number, steps: number[], columns: Record<string, import("./codec.js").Column>}
  *   | {type: "detail", range: Range, answer: SeriesAnswer}
  *   | {type: "bad-layers", layers: BadLayer[]}
- *   | {type: "norms", rank: number, range: Range | null, series: LayerSeries | null}
+ *   | {type: "norms", rank: number, whole: LayerSeries, onset: LayerSeries | null}
+ *   | {type: "norms-detail", rank: number, range: Range, series: LayerSeries}
  *   | {type: "zoom", range: Range}
  *   | {type: "follow"}
  *   | {type: "select", incidentId: string}
@@ -54,6 +58,7 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
  */
 
 const SEVERITIES = ["critical", "warning", "info"];
+const MOST_RECENT = 500; // messages: more than come during a load, and a bound where it never ends
 const STATES = ["open", "resolved", "withdrawn"];
 
 /** What belongs to one rank. */
@@ -65,7 +70,8 @@ const NOTHING_READ = {
   validations: [],
   epochs: [],
   ghosts: [],
-  norms: { whole: null, detail: null },
+  recent: null,
+  norms: { whole: null, onset: null, detail: null },
   isLoaded: false,
 };
 
@@ -111,8 +117,10 @@ export function reduce(state, action) {
       return { ...state, incidents: action.incidents };
     case "incident":
       return { ...state, incidents: withIncident(state.incidents, action.incident) };
+    case "loading":
+      return { ...state, recent: [] };
     case "series":
-      return { ...state, tracks: tracksOf(action.answer), gaps: action.answer.gaps, isLoaded: true };
+      return withSeries(state, action.answer);
     case "rows":
       return withRows(state, action);
     case "detail":
@@ -122,7 +130,13 @@ export function reduce(state, action) {
     case "bad-layers":
       return { ...state, badLayers: action.layers };
     case "norms":
-      return withNorms(state, action);
+      return action.rank === state.rank
+        ? { ...state, norms: { ...state.norms, whole: action.whole, onset: action.onset } }
+        : state;
+    case "norms-detail":
+      return action.rank === state.rank
+        ? { ...state, norms: { ...state.norms, detail: { range: action.range, series: action.series } } }
+        : state;
     case "zoom":
       return { ...state, range: wholeSteps(action.range) };
     case "follow":
@@ -164,9 +178,19 @@ function withIncident(incidents, incident) {
   return incidents[at].revision > incident.revision ? incidents : incidents.with(at, incident);
 }
 
-/** @param {State} state @param {Extract<Action, {type: "rows"}>} action @returns {State} */
-function withRows(state, action) {
-  if (action.rank !== state.rank || !state.isLoaded || !action.steps.length) return state;
+/** What was loaded, and behind it what came live after it was read. @param {State} state @param {SeriesAnswer} answer @returns {State} */
+function withSeries(state, answer) {
+  const loaded = { ...state, tracks: tracksOf(answer), gaps: answer.gaps, isLoaded: true, recent: null };
+  const later = (state.recent ?? []).filter((rows) => answer.cursor !== null && rows.cursor > answer.cursor);
+  return { ...later.reduce(withRows, loaded), stale: state.stale };
+}
+
+/** @param {State} before @param {Rows} action @returns {State} */
+function withRows(before, action) {
+  if (action.rank !== before.rank || !before.isLoaded || !action.steps.length) return before;
+  const state = before.recent
+    ? { ...before, recent: [...before.recent, action].slice(-MOST_RECENT) }
+    : before;
   const names = Object.keys(action.columns);
   const end = action.steps[action.steps.length - 1];
   const added = names.filter((name) => lastStepOf(state.tracks[name]) < end);
@@ -179,13 +203,6 @@ function withRows(state, action) {
     (name) => leavesOut(state.tracks[name], action.steps[0]) || !isListed(state, name),
   );
   return { ...state, tracks, stale, news: state.news + Number(isNews) };
-}
-
-/** @param {State} state @param {Extract<Action, {type: "norms"}>} action @returns {State} */
-function withNorms(state, { rank, range, series }) {
-  if (rank !== state.rank) return state;
-  if (!range) return { ...state, norms: { ...state.norms, whole: series } };
-  return { ...state, norms: { ...state.norms, detail: series && { range, series } } };
 }
 
 /** @param {State} state @returns {LayerSeries | null} the norms of the layers for the shown range, as well as we have them */

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect
 
+from e2e.chromium import SCHEMES, running_chromium
 from e2e.pushed_run import Run
 from server_process import ServerProcess, running_server
 
-CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 TIMEOUT_MS = 30_000.0  # generous: a busy machine compiles plotly for seconds
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 LOUD = ("error", "warning")
 VIEWPORT: ViewportSize = {"width": 1280, "height": 900}
 
@@ -24,12 +20,8 @@ VIEWPORT: ViewportSize = {"width": 1280, "height": 900}
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     expect.set_options(timeout=TIMEOUT_MS)
-    path = next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
-    assert path, f"these tests need one of {', '.join(CHROMIUM_NAMES)}"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+    with running_chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

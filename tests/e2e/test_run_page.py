@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -168,6 +169,31 @@ def test_an_incident_is_announced_and_told_in_full(open_page: OpenPage, new_run:
     card.get_by_role("button", name="Show on the charts").click()
     expect(page.locator("#follow")).to_have_text("Paused · resume")
     expect(page.locator(f"{LOSS} .shapelayer path")).not_to_have_count(0)
+
+
+def limping(run: Run, rows: int) -> None:
+    """Push rows of which every fifth is NaN and skipped, by a scaler that halves its scale then."""
+    bad = np.arange(rows) % 5 == 4
+    scale = 2.0**15 * 0.5 ** np.concatenate(([0], np.cumsum(bad)[:-1]))
+    loss = np.where(bad, NAN, 1.0)
+    run.rows(loss, grad_norm=loss, loss_scale=scale, skipped=bad.astype(float))
+
+
+def test_of_much_evidence_the_first_is_shown_and_what_was_unfolded_stays_so(
+    open_page: OpenPage, new_run: NewRun
+) -> None:
+    run = new_run()
+    run.rows([1.0 / (1 + i) for i in range(200)], grad_norm=[1.0] * 200, loss_scale=[2.0**15] * 200)
+    limping(run, 400)
+    page = open_page(run.url)
+    folded = page.locator(".evidence details")
+    expect(page.locator(".evidence > table tr")).to_have_count(4)
+    folded.locator("summary").click()
+    expect(folded.locator("tr").first).to_be_visible()
+    before = folded.locator("tr").count()
+    limping(run, 400)
+    expect(folded.locator("tr")).not_to_have_count(before)
+    expect(folded.locator("tr").first).to_be_visible()
 
 
 def test_the_environment_is_shown_and_its_names_are_text(open_page: OpenPage, new_run: NewRun) -> None:

@@ -209,12 +209,12 @@ test("a colour of the style sheet is read as numbers", () => {
 test("norms of another rank are not shown, and those of a zoom only while it lasts", () => {
   const [whole, detail] = [series([[1]]), series([[2]])];
   const range = { from: 0, to: 5 };
-  let state = reduce(initialState("run"), { type: "norms", rank: 1, range: null, series: whole });
+  let state = reduce(initialState("run"), { type: "norms", rank: 1, whole, onset: null });
   assert.equal(shownNorms(state), null);
-  state = reduce(state, { type: "norms", rank: 0, range: null, series: whole });
+  state = reduce(state, { type: "norms", rank: 0, whole, onset: null });
   state = reduce(state, { type: "zoom", range });
   assert.equal(shownNorms(state), whole);
-  state = reduce(state, { type: "norms", rank: 0, range, series: detail });
+  state = reduce(state, { type: "norms-detail", rank: 0, range, series: detail });
   assert.equal(shownNorms(state), detail);
   assert.equal(shownNorms(reduce(state, { type: "follow" })), whole);
 });

@@ -26,6 +26,25 @@ test("live rows go on where the loaded series ends", () => {
   assert.deepEqual(after(loaded, rows([3, 4], 0.5, NaN)).tracks.loss.step, [0, 1, 2, 3, 4]);
 });
 
+test("rows that came while a load was under way are not lost with what it replaces", () => {
+  const live = (cursor, steps, ...values) => ({ ...rows(steps, ...values), cursor });
+  const [read, late] = [answer([0, 1, 2, 3], [3, 2, 1, 0.5]), live(7, [5, 6], 0.3, 0.2)];
+  const during = [live(5, [3], 0.5), live(6, [4], 0.4), late];
+  const state = after(loaded, { type: "loading" }, ...during, {
+    type: "series",
+    answer: { ...read, cursor: 5 },
+  });
+  assert.deepEqual(state.tracks.loss.step, [0, 1, 2, 3, 4, 5, 6]);
+  assert.deepEqual(state.tracks.loss.last, [3, 2, 1, 0.5, 0.4, 0.3, 0.2]);
+  assert.deepEqual([state.stale, state.news], [0, 0]);
+});
+
+test("no more is kept of the live rows than a load may need", () => {
+  const many = Array.from({ length: 2000 }, (_, i) => ({ ...rows([3 + i], 1), cursor: i }));
+  assert.equal(after(loaded, ...many).recent, null);
+  assert.equal(after(loaded, { type: "loading" }, ...many).recent.length, 500);
+});
+
 test("rows of another rank change nothing", () => {
   const before = after(loaded);
   assert.equal(reduce(before, { ...rows([3], 9), rank: 1 }), before);

@@ -1,9 +1,9 @@
-// The words of an incident.
+// The reasons of an incident.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { linked } from "../../web/incidents.js";
+import { linked } from "../../web/evidence.js";
 
 test("a reason that names its step is linked there, and does not say it twice", () => {
   const link = { a: "link" };
