@@ -28,6 +28,7 @@ HOLD_S = 0.1  # after a rejection: lets the answers to frames behind it come in 
 ACK_TIMEOUT_S = 20.0  # no answer for so long: the connection is dead, whatever TCP thinks
 WELCOME_TIMEOUT_S = 15.0
 _MESSAGE_CHARS = 300  # of what a server says, in a line on somebody's terminal
+_ACK = wire.encode(wire.Ack(acked_seq=0))[:-1]  # how an ack begins, from a server that spells it as we do
 _PERMANENT = frozenset({"malformed", "too_large", "series_cap", "conflict"})
 
 Trouble = Literal["unreachable", "unauthorized", "protocol"]
@@ -61,6 +62,7 @@ class _Talk:
     in_flight: deque[tuple[int, int]] = field(default_factory=deque)  # (last_seq, bytes)
     in_flight_bytes: int = 0
     amended: set[int] = field(default_factory=set)  # sent in full, then cut down to what the server takes
+    is_patient: bool = False  # nothing can be done with an ack but to note it
 
 
 class Courier:
@@ -80,6 +82,7 @@ class Courier:
         self.failure: Failure | None = None
         self.tries = 0  # links that ended or failed
         self.dashboard_url = ""
+        self.may_be_late = False  # nobody waits for acks: they are heard when `step` is called next
         self.sent_frames = 0
         self._backlog = backlog
         self._transport = transport
@@ -122,6 +125,8 @@ class Courier:
     def step(self, now: float, *, may_open: bool = True) -> float:
         """Do all that can be done at `now`; return when to call again at the latest."""
         talk = self._talk
+        if talk is not None:
+            talk.is_patient = False
         while talk is not None and talk is self._talk and talk.inbox:
             self._hear(talk, talk.inbox.popleft(), now)
         if self._talk is None:
@@ -135,7 +140,9 @@ class Courier:
             return self._retry_at
         if talk.is_welcomed and now >= self._hold_until:
             self._send(talk, now)
-        return self._deadline(talk, now)
+        deadline = self._deadline(talk, now)
+        talk.is_patient = self.may_be_late and talk.is_welcomed and talk.next_seq > self._backlog.last_seq
+        return deadline
 
     def close(self, *, abrupt: bool = False) -> None:
         """End the present link."""
@@ -312,7 +319,7 @@ def _asked(seconds: float | None) -> float | None:
 
 def _run(talk: _Talk, hello: bytes, wake: Callable[[], None]) -> None:
     """Run a link to its end; everything it has to say goes through the inbox."""
-    deliver = partial(_deliver, talk.inbox, wake)
+    deliver = partial(_deliver, talk, wake)
     error: LinkError | None = None
     try:
         talk.link.run(hello, deliver)
@@ -324,6 +331,7 @@ def _run(talk: _Talk, hello: bytes, wake: Callable[[], None]) -> None:
     wake()
 
 
-def _deliver(inbox: deque[bytes | _Closed], wake: Callable[[], None], message: bytes) -> None:
-    inbox.append(message)
-    wake()
+def _deliver(talk: _Talk, wake: Callable[[], None], message: bytes) -> None:
+    talk.inbox.append(message)
+    if not (talk.is_patient and message.startswith(_ACK)):
+        wake()

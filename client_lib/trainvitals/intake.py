@@ -1,11 +1,13 @@
 """Intake: the bounded queue between the training and the sender's thread.
 
-Putting something in is a lock and an append. When it is full the oldest rows in it go and a `Gap`
+Putting something in is a lock and an append. Rows leave at once when none have left for a while, else
+together with those that come until then. When it is full the oldest rows in it go and a `Gap`
 (`queue_full`) stands in their place; a layout never goes.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -15,7 +17,10 @@ from msgspec.structs import replace
 from trainvitals import wire
 from trainvitals.rows import Rows
 
-MAX_ROWS = 65_536  # the thread empties the queue every 50 ms: bounds for a thread that cannot
+# Rows leave no more often than this: a little less than the pause between two reads of the ring, so that what
+# comes at that pace never waits.
+BATCH_S = 0.04
+MAX_ROWS = 65_536  # the thread empties the queue every 40 ms: bounds for a thread that cannot
 MAX_BYTES = 64 << 20
 MAX_ITEMS = 20_000
 
@@ -38,13 +43,14 @@ class Delivery:
     heartbeat: wire.Heartbeat | None = None
     is_closing: bool = False
     is_retiring: bool = False
+    is_news: bool = False  # there is a reason to act on it before the time that was agreed
 
 
 class Intake:
     """Thread-safe; the training puts, one thread takes."""
 
     def __init__(
-        self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES, batch_s: float = 0.05
+        self, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES, batch_s: float = BATCH_S
     ) -> None:
         self.dropped: Counter[str] = Counter()
         self.tickets: list[Ticket] = []
@@ -57,6 +63,7 @@ class Intake:
         self._bytes = 0
         self._heartbeat: wire.Heartbeat | None = None
         self._oldest_at: float | None = None
+        self._left_at = -math.inf  # when drafts were taken last
         self._is_signalled = False
         self._is_closing = False
         self._is_retiring = False
@@ -120,9 +127,9 @@ class Intake:
             self.dropped[reason] += rows
 
     def due_at(self) -> float | None:
-        """Return when the oldest thing in the queue has waited long enough."""
+        """Return when what is in the queue may leave."""
         with self._changed:
-            return None if self._oldest_at is None else self._oldest_at + self.batch_s
+            return self._due_at()
 
     def wait(self, timeout_s: float | None) -> None:
         """Block the thread until something is urgent, the queue begins to fill, or the time is over."""
@@ -134,15 +141,17 @@ class Intake:
     def take(self, now: float) -> Delivery:
         """Return what is due, and forget it; everything when something is urgent or the thread must end."""
         with self._changed:
-            is_due = self._oldest_at is not None and now >= self._oldest_at + self.batch_s
+            due_at = self._due_at()
             delivery = Delivery(
                 heartbeat=self._heartbeat, is_closing=self._is_closing, is_retiring=self._is_retiring
             )
-            if is_due or self._is_signalled or self._is_closing or self.tickets:
+            is_urgent = self._is_signalled or self._is_closing or self._is_retiring or bool(self.tickets)
+            delivery.is_news = is_urgent or (due_at is not None and now >= due_at)
+            if delivery.is_news and self._drafts:
                 delivery.drafts = list(self._drafts)
                 self._drafts.clear()
                 self._rows = self._bytes = 0
-                self._oldest_at = None
+                self._oldest_at, self._left_at = None, now
             self._is_signalled = False
             self._heartbeat = None
             return delivery
@@ -170,6 +179,9 @@ class Intake:
             if ticket in self.tickets:
                 self.tickets.remove(ticket)
             self._changed.notify_all()
+
+    def _due_at(self) -> float | None:
+        return None if self._oldest_at is None else max(self._oldest_at, self._left_at + self.batch_s)
 
     def _is_full(self) -> bool:
         too_many = self._rows > self._max_rows or len(self._drafts) > MAX_ITEMS

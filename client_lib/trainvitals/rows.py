@@ -5,6 +5,7 @@ Values only. Dtypes are kept: a float64 stays a float64, a count stays an intege
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +20,7 @@ from trainvitals.wire import BoolArray, Dtype, FloatArray, IntArray
 Cells = tuple[npt.NDArray[Any], BoolArray | None]
 
 FRAME_BYTES = 128 * 1024  # small frames: a slow socket is never blocked for long, a dropped one loses little
+_LITTLE = sys.byteorder == "little"
 _DTYPES: dict[str, Dtype] = {
     "float64": "f8", "float32": "f4", "float16": "f4", "bfloat16": "f4",
     "int64": "i8", "uint32": "i8", "int32": "i4", "int16": "i4", "uint16": "i4", "int8": "i4",
@@ -93,7 +95,11 @@ def join(parts: Iterable[Rows]) -> Iterator[Rows]:
 def split(rows: Rows, frame_bytes: int = FRAME_BYTES) -> Iterator[Rows]:
     """Yield the same rows in pieces that each fit a frame: few enough, small enough, steps rising."""
     most = min(max(frame_bytes * len(rows) // max(rows.nbytes, 1), 1), wire.MAX_ROWS)
-    falls = np.flatnonzero(np.diff(rows.steps) <= 0) + 1
+    is_fall = rows.steps[1:] <= rows.steps[:-1]
+    if len(rows) <= most and not is_fall.any():
+        yield rows  # the usual case
+        return
+    falls = np.flatnonzero(is_fall) + 1
     for start, stop in zip([0, *falls], [*falls, len(rows)], strict=True):
         for first in range(int(start), int(stop), most):
             yield rows.slice(first, min(first + most, int(stop)))
@@ -119,7 +125,7 @@ def to_frame(rows: Rows, seq: int) -> wire.Steps:
         count=count,
         layout_id=rows.layout_id,
         steps=None if is_run else rows.steps.astype("<i8").tobytes(),
-        times=wire.Column.pack(rows.times),
+        times=_pack((rows.times, None)),
         columns=columns,
         layer_columns=layer_columns,
     )
@@ -137,10 +143,24 @@ def _slice(cells: Cells, start: int, stop: int) -> Cells:
 
 def _pack(cells: Cells) -> wire.Column:
     values, present = cells
-    name = values.dtype.name
+    dtype, is_as_it_is = _wire_dtype(values.dtype)
+    if present is None and is_as_it_is:
+        return wire.Column(dtype=dtype, data=values.tobytes())
+    return wire.Column.pack(values, present, dtype)
+
+
+@lru_cache(maxsize=64)
+def _wire_dtype(dtype: np.dtype[Any]) -> tuple[Dtype, bool]:
+    """Return as what numbers of `dtype` travel, and whether their bytes are those of the wire.
+
+    Raises:
+        ValueError: if they are no numbers.
+    """
+    name = dtype.name
     if name not in _DTYPES:
         raise ValueError(f"no column of {name}; use one of {', '.join(_DTYPES)}")
-    return wire.Column.pack(values, present, _DTYPES[name])
+    found = _DTYPES[name]
+    return found, _LITTLE and (dtype == np.dtype(found) or name == "bool")
 
 
 def _shape(rows: Rows) -> object:

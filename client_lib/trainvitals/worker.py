@@ -103,10 +103,12 @@ class Worker:
         """Work until the intake is closed, then keep what is left on disk."""
         try:
             self.begin()
+            deadline = 0.0
             while True:
                 now = self._options.clock()
                 delivery = self._intake.take(now)
-                deadline = self.step(now, delivery)
+                if delivery.is_news or now >= min(deadline, self._retire_at):
+                    deadline = self.step(now, delivery)
                 if delivery.is_closing or (delivery.is_retiring and self._may_retire(now)):
                     return
                 self._wait(min(deadline, self._retire_at))
@@ -135,6 +137,9 @@ class Worker:
             if ticket.tries is None:
                 ticket.tries = self.courier.tries
                 self.courier.retry_now(now)
+        # While the training goes on, an ack wakes nobody: that would be one more turn of this thread for each
+        # frame, in time that the training does not have to spare.
+        self.courier.may_be_late = not self._intake.tickets and not delivery.is_retiring
         deadline = self.courier.step(now, may_open=not delivery.is_closing)
         is_connected = self.courier.is_connected
         self._intake.batch_s = self._batch_s if is_connected else OFFLINE_BATCH_S

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from trainvitals import wire
-from trainvitals_server.batch import Batch
+from trainvitals_server.batch import FrameRows, Readable, last_step
 from trainvitals_server.detector import Changed
 from trainvitals_server.incident import Incident
 from trainvitals_server.speed import Speedometer
@@ -25,6 +25,7 @@ from trainvitals_server.store.runs import StreamKey
 from trainvitals_server.store.summaries import RunSummary
 
 BOARD_S = 1.0
+MAX_UNTOLD = 1024  # runs that changed while nobody looked
 
 Notify = Callable[[wire.ServerFrame], None]
 
@@ -34,7 +35,11 @@ _log = logging.getLogger(__name__)
 class Publisher(Protocol):
     """The live hub, as far as it is written to."""
 
-    def publish_rows(self, run_id: str, rank: int, batch: Batch) -> None:
+    @property
+    def browsers(self) -> int:
+        """How many pages are open."""
+
+    def publish_rows(self, run_id: str, rank: int, rows: Readable) -> None:
         """Show rows."""
 
     def publish_incident(self, incident: Incident) -> None:
@@ -89,10 +94,10 @@ class Announcer:
 
         return stop
 
-    def rows(self, key: StreamKey, batch: Batch) -> None:
+    def rows(self, key: StreamKey, rows: FrameRows) -> None:
         """Show rows on the pages of their run."""
-        self._hub.publish_rows(key.run_id, key.rank, batch)
-        self._speed.note(key.run_id, int(batch.steps[-1]), self._clock())
+        self._hub.publish_rows(key.run_id, key.rank, rows)
+        self._speed.note(key.run_id, last_step(rows.frame), self._clock())
 
     def incidents(self, changed: Changed) -> None:
         """Show incidents on the pages, tell the processes concerned, and let the alerts go."""
@@ -153,6 +158,8 @@ class Announcer:
                 _log.exception("telling the board failed")
 
     async def _publish_changed(self) -> None:
+        if not self._hub.browsers and len(self._changed) <= MAX_UNTOLD:
+            return  # whoever opens a page next is told then
         run_ids, self._changed = list(self._changed), {}
         self._gone.clear()
         if not run_ids:

@@ -28,6 +28,9 @@ from trainvitals_server.store.streams import Progress
 SAVE_FRAMES = 512  # folded again after a crash, at most
 SAVE_AFTER_S = 5.0
 TICK_S = 0.25
+# Rows of one run are folded no more often, so that those of several frames are folded at once: a fold costs
+# the same for 20 rows as for 200. What is no row, and what comes after a pause, is folded at once.
+FOLD_EVERY_S = 0.2
 MAX_FOLDS = 128  # runs whose fold stays in memory
 CLOSE_TIMEOUT_S = 5.0
 LONGEST_PAUSE_S = 30.0  # for a run whose frames cannot be read or whose state cannot be saved
@@ -58,7 +61,9 @@ class Detector:
         self._clock = clock
         self._folds: OrderedDict[str, Folding] = OrderedDict()
         self._news = threading.Condition()
-        self._dirty: dict[str, None] = {}  # runs with unseen frames, in order; each once, however many frames
+        self._dirty: dict[str, float] = {}  # runs with unseen frames, in order, and when each is due
+        self._folded_at: OrderedDict[str, float] = OrderedDict()
+        self._careful: set[str] = set()  # runs of which a frame made the fold fail
         self._deleted: set[str] = set()
         self._is_closing = False
         self._complaints: set[str] = set()
@@ -70,11 +75,14 @@ class Detector:
         """Catch up with what is stored, then follow."""
         self._thread.start()
 
-    def wake(self, run_id: str) -> None:
-        """Say that frames of the run were committed."""
+    def wake(self, run_id: str, *, at_once: bool = True) -> None:
+        """Say that frames of the run were committed; rows alone need not be folded at once."""
+        now = time.monotonic()
         with self._news:
-            self._dirty[run_id] = None
-            self._news.notify()
+            due = now if at_once else self._folded_at.get(run_id, -FOLD_EVERY_S) + FOLD_EVERY_S
+            self._dirty[run_id] = min(due, self._dirty.get(run_id, due))
+            if due <= now:
+                self._news.notify()  # else the thread looks by itself, within a tick
 
     def forget(self, run_id: str) -> None:
         """Say that the run was deleted."""
@@ -125,20 +133,36 @@ class Detector:
 
     def _next(self) -> str | None:
         with self._news:
-            if not self._dirty and not self._is_closing:
-                self._news.wait(TICK_S)
+            if not self._is_closing and self._due() is None:
+                self._news.wait(self._pause())
             for deleted in self._deleted:
                 self._forget(deleted)
             self._deleted.clear()
-            run_id = next((run_id for run_id in self._dirty if not self._follows.is_resting(run_id)), None)
+            run_id = self._due()
             if run_id is not None:
                 del self._dirty[run_id]
-            elif self._dirty and not self._is_closing:
-                self._news.wait(TICK_S)  # those that have something new are resting
+                self._note_fold(run_id)
             return run_id
+
+    def _due(self) -> str | None:
+        now = time.monotonic()
+        due = (run_id for run_id, at in self._dirty.items() if at <= now)
+        return next((run_id for run_id in due if not self._follows.is_resting(run_id)), None)
+
+    def _pause(self) -> float:
+        """Return for how long there is nothing to fold; what rests is looked at with each tick."""
+        first = min(self._dirty.values(), default=float("inf")) - time.monotonic()
+        return min(first, TICK_S) if first > 0 else TICK_S
+
+    def _note_fold(self, run_id: str) -> None:
+        self._folded_at[run_id] = time.monotonic()
+        self._folded_at.move_to_end(run_id)
+        if len(self._folded_at) > MAX_FOLDS:
+            self._folded_at.popitem(last=False)
 
     def _forget(self, run_id: str) -> None:
         self._folds.pop(run_id, None)
+        self._careful.discard(run_id)
         self._follows.forget(run_id)
         self._saves.forget(run_id)
 
@@ -147,6 +171,10 @@ class Detector:
         if self._guarded(run_id, partial(self._follow, run_id)):
             self._follows.forget(run_id)
             return
+        folding = self._folds.get(run_id)
+        if folding is not None and folding.is_torn and len(self._careful) < MAX_FOLDS:
+            self._careful.add(run_id)
+            del self._folds[run_id]  # begin again from the saved state, one frame after the other
         if self._seen(run_id) == before:  # else a frame that it could not fold is behind it
             self._follows.failed(run_id)
         self.wake(run_id)
@@ -167,6 +195,7 @@ class Detector:
             opening = self._database.read(lambda c: streams.opening_frames(c, run_id))
             self._folds[run_id] = Folding.resume(run_id, saved, opening, self._new_fold, self._load_fold)
             self._folds[run_id].saved_at = self._clock()
+            self._folds[run_id].is_joining = run_id not in self._careful
             self._evict()
         self._folds.move_to_end(run_id)
         return self._folds[run_id]

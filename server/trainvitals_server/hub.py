@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trainvitals_server import codec
-from trainvitals_server.batch import Batch
+from trainvitals_server.batch import Readable
 from trainvitals_server.errors import Busy, TooLarge
 from trainvitals_server.incident import Incident
-from trainvitals_server.live_message import Message, Note, Rows, join_batches
+from trainvitals_server.live_message import Message, Note, Rows, group_by_layers, size_of
 from trainvitals_server.store.summaries import RunSummary
 
 ROWS_EVERY_S = 0.05  # 20 messages of rows a second: more than an eye or a chart can follow
@@ -120,7 +120,7 @@ class Hub:
         self._cursor = self._first_cursor
         self._queue_messages, self._rows_every_s = queue_messages, rows_every_s
         self._browsers: dict[Browser, None] = {}
-        self._pending: dict[tuple[str, int], list[Batch]] = {}
+        self._pending: dict[tuple[str, int], list[Readable]] = {}
         self._rings: OrderedDict[str, _Ring] = OrderedDict()
         self._rings_size = 0
         self._forgotten = self._first_cursor  # up to here, runs without a ring may have had messages
@@ -136,14 +136,14 @@ class Hub:
         """How many pages are open."""
         return len(self._browsers)
 
-    def publish_rows(self, run_id: str, rank: int, batch: Batch) -> None:
+    def publish_rows(self, run_id: str, rank: int, rows: Readable) -> None:
         """Show rows that are committed, merged with those that come within the next milliseconds."""
         key = (run_id, rank)
         waiting = self._pending.get(key)
         if waiting is not None:
-            waiting.append(batch)
+            waiting.append(rows)
         elif not self._is_closed:
-            self._pending[key] = [batch]
+            self._pending[key] = [rows]
             asyncio.get_running_loop().call_soon(self._flush, key)
 
     def publish_incident(self, incident: Incident) -> None:
@@ -208,12 +208,12 @@ class Hub:
             browser.close()
 
     def _flush(self, key: tuple[str, int]) -> None:
-        batches = self._pending.pop(key)
-        if not batches or self._is_closed:
+        waiting = self._pending.pop(key)
+        if not waiting or self._is_closed:
             return
-        for batch in join_batches(batches):
+        for parts in group_by_layers(waiting):
             self._cursor += 1
-            self._publish(Rows(self._cursor, *key, batch))
+            self._publish(Rows(self._cursor, *key, parts, size_of(parts)))
         # Until then everything that comes is merged.
         self._pending[key] = []
         asyncio.get_running_loop().call_later(self._rows_every_s, self._flush, key)

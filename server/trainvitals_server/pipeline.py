@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from trainvitals import wire
 from trainvitals_server.announcer import Announcer, Notify, Publisher
-from trainvitals_server.batch import Batch, from_frame
+from trainvitals_server.batch import FrameRows, check_layers
 from trainvitals_server.compactor import Compactor
 from trainvitals_server.config import Config
 from trainvitals_server.detector import Changed, Detector, EnqueueAlerts
@@ -107,23 +107,25 @@ class Pipeline:
             NotFound: the run was deleted meanwhile.
         """
         self._watcher.heard(stream.key)
-        taken, batches, refusal = _decode(stream, frames)
+        taken, refusal = _checked(stream, frames)
         now, cap = self._clock(), self._config.max_series
         appended = await self._write(
             lambda connection: runs.append_frames(connection, *stream.key, taken, now, cap)
         )
         stream.acked_seq = appended.acked_seq
         if appended.stored:
-            self._stored(stream, appended.stored, batches)
+            self._stored(stream, appended.stored)
         return appended if appended.reject else appended._replace(reject=refusal)
 
-    def _stored(self, stream: Stream, frames: Sequence[wire.Sequenced], batches: Mapping[int, Batch]) -> None:
+    def _stored(self, stream: Stream, frames: Sequence[wire.Sequenced]) -> None:
         for frame in frames:
             if isinstance(frame, wire.Layout):
                 stream.layouts[frame.layout_id] = tuple(frame.layers)
             elif isinstance(frame, wire.Steps) and not stream.is_late:
-                self._announcer.rows(stream.key, batches[frame.seq])
-        self._detector.wake(stream.key.run_id)
+                layers = stream.layouts.get(frame.layout_id, ())
+                self._announcer.rows(stream.key, FrameRows(frame, layers))
+        are_rows = all(isinstance(frame, wire.Steps) for frame in frames)
+        self._detector.wake(stream.key.run_id, at_once=not are_rows)
         self._announcer.run(stream.key.run_id)
 
     def heartbeat(self, stream: Stream, heartbeat: wire.Heartbeat) -> None:
@@ -212,24 +214,23 @@ def _open(connection: sqlite3.Connection, hello: wire.Hello, now: float) -> Stre
     return Stream(key, hello.late, acked_seq, reason, streams.load_layouts(connection, key))
 
 
-def _decode(
+def _checked(
     stream: Stream, frames: Sequence[wire.Sequenced]
-) -> tuple[Sequence[wire.Sequenced], dict[int, Batch], wire.Reject | None]:
-    """Return the frames before the first that contradicts its layout, their rows, and its Reject."""
+) -> tuple[Sequence[wire.Sequenced], wire.Reject | None]:
+    """Return the frames before the first that contradicts its layout, and its Reject."""
     layouts = dict(stream.layouts)
-    batches: dict[int, Batch] = {}
     for index, frame in enumerate(frames):
         if isinstance(frame, wire.Layout):
             layers = tuple(frame.layers)
             if layouts.setdefault(frame.layout_id, layers) != layers:
-                return frames[:index], batches, _redefinition(frame)
+                return frames[:index], _redefinition(frame)
         elif isinstance(frame, wire.Steps):
             try:
-                batches[frame.seq] = from_frame(frame, layouts.get(frame.layout_id, ()))
+                check_layers(frame, layouts.get(frame.layout_id, ()))
             except wire.MalformedFrame as error:
                 reject = wire.Reject(code="malformed", message=str(error), seq=frame.seq)
-                return frames[:index], batches, reject
-    return frames, batches, None
+                return frames[:index], reject
+    return frames, None
 
 
 def _redefinition(layout: wire.Layout) -> wire.Reject:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import dataclasses
 import errno
+import gc
 import os
 import signal
 import socket
@@ -83,6 +84,7 @@ def _build(config: Config) -> uvicorn.Server:
         async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
             await super().startup(list(sockets or ()))
             if self.started:
+                _keep_what_is_loaded()
                 await asyncio.to_thread(settings.remember_address, config)
                 sys.stdout.write(f"listening on {_address(config)}\n")
                 sys.stdout.write(await asyncio.to_thread(_how_to_get_in, services))
@@ -105,6 +107,11 @@ def _build(config: Config) -> uvicorn.Server:
             server_header=False,
         )
     )
+
+
+def _keep_what_is_loaded() -> None:
+    """Take what was loaded out of the garbage collector's sight: it stays, and to walk it takes 50 ms."""
+    gc.freeze()
 
 
 def _how_to_get_in(services: Services) -> str:

@@ -22,7 +22,7 @@ from trainvitals.courier import (
     Courier,
     Notice,
 )
-from trainvitals.transport import Link, LinkError, MemoryTransport, Overloaded, Unauthorized
+from trainvitals.transport import Link, LinkError, MemoryLink, MemoryTransport, Overloaded, Unauthorized
 from wire_server import Store, end_of
 
 TIMEOUT_S = 10.0
@@ -103,6 +103,66 @@ class Broken:
 
     def close(self, *, abrupt: bool = False) -> None:
         pass
+
+
+class Held(MemoryTransport):
+    """A server whose answers to frames are given by hand."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda data: [wire.encode(wire.Welcome(acked_seq=0))] if b"hello" in data else [])
+
+    def link(self) -> Link:
+        self.made = super().link()
+        return self.made
+
+    def answer(self, message: wire.ServerFrame) -> None:
+        assert isinstance(self.made, MemoryLink)
+        self.made._deliver(wire.encode(message))
+
+
+def test_an_ack_wakes_nobody_who_has_nothing_to_do_with_it() -> None:
+    server, backlog, woken = Held(), Backlog(NoShelf()), threading.Event()
+    courier = Courier(
+        backlog, server, lambda: wire.encode(hello()), on_notice=lambda _: None, wake=woken.set
+    )  # fmt: skip
+    courier.may_be_late = True
+    backlog.append(steps, 0.0)
+    while not courier.is_connected:
+        courier.step(0.0)
+        assert courier.is_connected or woken.wait(TIMEOUT_S)
+    backlog.append(steps, 0.0)
+    courier.step(0.0)
+    woken.clear()
+    server.answer(wire.Ack(acked_seq=1))
+    assert not woken.is_set()
+    server.answer(wire.Command(name="stop"))
+    assert woken.is_set()
+    courier.step(0.0)
+    assert backlog.acked_seq == 1
+    courier.may_be_late = False
+    courier.step(0.0)
+    woken.clear()
+    server.answer(wire.Ack(acked_seq=2))
+    assert woken.is_set()
+    courier.close()
+
+
+def test_an_ack_wakes_who_has_more_to_send_than_may_be_under_way() -> None:
+    server, backlog, woken = Held(), Backlog(NoShelf()), threading.Event()
+    courier = Courier(
+        backlog, server, lambda: wire.encode(hello()), on_notice=lambda _: None, wake=woken.set
+    )  # fmt: skip
+    courier.may_be_late = True
+    for _ in range(3):
+        backlog.append(lambda seq: steps(seq, seq * 20_000, 4000 * 4), 0.0)
+    while not courier.is_connected:
+        courier.step(0.0)
+        assert courier.is_connected or woken.wait(TIMEOUT_S)
+    assert courier.sent_seq < backlog.last_seq
+    woken.clear()
+    server.answer(wire.Ack(acked_seq=1))
+    assert woken.is_set()
+    courier.close()
 
 
 def test_frames_arrive_once_and_in_order() -> None:

@@ -16,18 +16,30 @@ def message(text: str = "") -> wire.Event:
     return wire.Event(seq=1, step=0, kind="message", data={"text": text})
 
 
-def test_rows_wait_for_company_and_then_leave_together() -> None:
+def test_rows_leave_at_once_after_a_pause_and_in_company_while_more_come() -> None:
     intake = Intake(batch_s=0.05)
     intake.put(rows(0, 1), now=10.0)
-    intake.put(rows(1, 2), now=10.04)
-    assert intake.take(10.04).drafts == []
+    assert intake.due_at() == 10.0
+    assert len(intake.take(10.0).drafts) == 1
+    intake.put(rows(1, 2), now=10.01)
+    intake.put(rows(2, 3), now=10.02)
     assert intake.due_at() == 10.05
+    assert not intake.take(10.04).is_news
     assert len(intake.take(10.05).drafts) == 2
     assert intake.is_empty
 
 
+def test_rows_that_come_no_faster_than_they_may_leave_never_wait() -> None:
+    intake = Intake(batch_s=0.05)
+    for now in (1.0, 1.06, 1.12):
+        intake.put(rows(0, 1), now=now)
+        assert len(intake.take(now).drafts) == 1
+
+
 def test_a_row_that_turns_non_finite_and_an_event_do_not_wait() -> None:
     intake = Intake()
+    intake.put(rows(0, 1), now=0.0)
+    intake.take(0.0)
     intake.put(NAN, now=0.0)
     assert len(intake.take(0.0).drafts) == 1
     intake.put(message(), now=0.0)

@@ -15,7 +15,7 @@ import pytest
 from client_frames import hello, steps
 from trainvitals import wire
 from trainvitals_server.batch import Batch
-from trainvitals_server.detector import SAVE_AFTER_S, TICK_S, Changed, Detector
+from trainvitals_server.detector import FOLD_EVERY_S, SAVE_AFTER_S, TICK_S, Changed, Detector
 from trainvitals_server.folding import Folding
 from trainvitals_server.incident import Incident
 from trainvitals_server.store import runs, streams
@@ -281,3 +281,52 @@ def test_a_state_of_another_version_begins_afresh_but_knows_the_layers() -> None
     assert (folding.progress, folding.must_save) == ({"0/s1": 6}, True)
     folding.saved(NOW)
     assert (folding.pending, folding.must_save) == ({}, False)
+
+
+def rows_frame(seq: int, losses: list[float], **columns: list[float]) -> StoredFrame:
+    return frame(seq, steps(seq, seq * 10, losses, **columns), "steps")
+
+
+class Listening(Ninety):
+    """Notes the first step and the size of every batch."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.batches: list[tuple[int, int]] = []
+
+    def rows(self, rank: int, session_id: str, batch: Batch) -> list[Incident]:
+        self.batches.append((int(batch.steps[0]), len(batch)))
+        return super().rows(rank, session_id, batch)
+
+
+def test_the_rows_of_neighbouring_frames_are_folded_as_one_batch() -> None:
+    fold = Listening("run")
+    folding = Folding("run", fold, {})
+    event = frame(3, wire.Event(seq=3, step=21, kind="epoch"), "event")
+    folding.take([rows_frame(1, [1.0, 90.0]), rows_frame(2, [2.0]), event, rows_frame(4, [90.0])])
+    assert fold.batches == [(10, 3), (40, 1)]
+    assert list(folding.pending) == ["ninety-11", "ninety-40"]
+    assert folding.progress == {"0/s1": 4}
+    assert folding.unsaved_frames == 4
+
+
+def test_frames_are_not_joined_where_that_would_invent_missing_cells_or_steps_go_back() -> None:
+    fold = Listening("run")
+    wide, back = rows_frame(2, [2.0], grad_norm=[1.0]), frame(4, steps(4, 5, [1.0]), "steps")
+    Folding("run", fold, {}).take([rows_frame(1, [1.0]), wide, rows_frame(3, [1.0]), back])
+    assert fold.batches == [(10, 1), (20, 1), (30, 1), (5, 1)]
+
+
+def test_rows_that_follow_at_once_wait_for_more_and_what_is_no_row_does_not(tmp_path: Path) -> None:
+    watch = Watch(tmp_path / "test.db")
+    detector = watch.detector  # turned by hand
+    detector.wake("run", at_once=False)
+    assert detector._next() == "run"
+    detector.wake("run", at_once=False)
+    assert detector._due() is None
+    assert 0 < detector._pause() <= FOLD_EVERY_S
+    detector.wake("other", at_once=False)
+    assert detector._next() == "other"
+    detector.wake("run")
+    assert detector._next() == "run"
+    watch.close()

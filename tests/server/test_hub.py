@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from live_samples import batch, incident, layer_batch, summary, told
+from trainvitals_server.batch import Batch
 from trainvitals_server.errors import Busy, TooLarge
 from trainvitals_server.hub import MAX_SUBSCRIPTIONS, Browser, Hub, Subscription
-from trainvitals_server.live_message import join_batches
+from trainvitals_server.joined import join
+from trainvitals_server.live_message import CELL_BYTES, STEP_BYTES, TEXT_RATIO, group_by_layers, size_of
 
 LOSS = Subscription(frozenset({"loss"}))
 FAR = 1000.0  # a pause that no test waits for
@@ -72,15 +74,51 @@ async def test_rows_within_the_pause_wait_for_its_end_and_lose_nothing() -> None
 
 
 def test_a_column_that_only_some_batches_have_is_missing_in_the_others() -> None:
-    (joined,) = join_batches([batch(0, [1.0]), batch(1, [2.0], name="grad_norm")])
+    joined = join([batch(0, [1.0]), batch(1, [2.0], name="grad_norm")])
     assert joined.steps.tolist() == [0, 1]
     assert joined.columns["loss"].present.tolist() == [True, False]
     assert joined.columns["grad_norm"].present.tolist() == [False, True]
 
 
 def test_batches_of_different_layouts_are_not_joined() -> None:
-    joined = join_batches([layer_batch(0, [[1.0]], ["a"]), layer_batch(1, [[2.0]], ["b"])])
-    assert [one.layers[0].name for one in joined] == ["a", "b"]
+    groups = group_by_layers([layer_batch(step, [[1.0]], [name]) for step, name in enumerate("abb")])
+    assert [[one.layers[0].name for one in group] for group in groups] == [["a"], ["b", "b"]]
+
+
+def test_the_size_of_a_message_counts_the_cells_that_its_rows_have_once_they_are_joined() -> None:
+    parts = [batch(0, [1.0] * 5), batch(5, [2.0] * 3, name="grad_norm")]
+    joined = join(parts)
+    cells = sum(one.values.size for one in joined.columns.values())
+    assert size_of(parts) == TEXT_RATIO * (STEP_BYTES * 8 + CELL_BYTES * cells)
+
+
+@pytest.mark.anyio
+async def test_rows_that_nobody_watches_stay_in_their_frames() -> None:
+    class Frame:
+        """Rows that note whether they were read."""
+
+        layers, columns, layer_columns, was_read = (), {"loss": None}, dict[str, object](), False
+
+        def __len__(self) -> int:
+            return 1
+
+        def read(self) -> Batch:
+            self.was_read = True
+            return batch(0, [1.0])
+
+    hub, unseen, seen = Hub(rows_every_s=0.0, first_cursor=0), Frame(), Frame()
+    other = hub.join()
+    hub.subscribe(other, "another run", LOSS)
+    hub.publish_rows("run-1", 0, unseen)
+    await asyncio.sleep(0.01)
+    hub.subscribe(other, "run-1", LOSS)
+    hub.publish_rows("run-1", 0, seen)
+    assert [(await received(other))["t"] for _ in range(2)] == ["hello", "rows"]
+    assert (unseen.was_read, seen.was_read) == (False, True)
+    page = hub.join()
+    hub.subscribe(page, "run-1", LOSS, 0)
+    assert [(await received(page))["t"] for _ in range(3)] == ["hello", "rows", "rows"]
+    assert unseen.was_read
 
 
 @pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 
 from client_frames import hello, steps
 from trainvitals import wire
-from trainvitals_server.batch import Batch
+from trainvitals_server.batch import Batch, Readable
 from trainvitals_server.config import Config
 from trainvitals_server.fold import RunFold
 from trainvitals_server.incident import Incident
@@ -34,9 +34,10 @@ class Screen:
         self.runs: list[RunSummary] = []
         self.gone: list[str] = []
         self.news = asyncio.Event()
+        self.browsers = 1
 
-    def publish_rows(self, run_id: str, rank: int, batch: Batch) -> None:
-        self.shown.append((run_id, rank, batch))
+    def publish_rows(self, run_id: str, rank: int, rows: Readable) -> None:
+        self.shown.append((run_id, rank, rows.read()))
 
     def publish_incident(self, incident: Incident) -> None:
         self.incidents.append(incident)
@@ -230,6 +231,18 @@ async def test_the_board_hears_of_a_run_with_its_speed_and_its_worst_incident(tm
     assert (run.run_id, run.last_step, run.steps_per_s, run.open_incidents) == ("run", 200, 100.0, 1)
     assert run.worst_incident is not None
     assert run.worst_incident.kind == "sudden_nan"
+
+
+async def test_the_board_hears_of_a_run_as_soon_as_somebody_looks_again(tmp_path: Path) -> None:
+    async with running(tmp_path / "test.db") as parts:
+        parts.screen.browsers = 0
+        stream = await parts.pipeline.open(hello())
+        await parts.pipeline.accept(stream, [steps(1, 0, [1.0])])
+        await parts.pipeline._announcer._publish_changed()
+        assert parts.screen.runs == []
+        parts.screen.browsers = 1
+        await parts.pipeline._announcer._publish_changed()
+        assert [run.last_step for run in parts.screen.runs] == [0]
 
 
 def layer_row(seq: int, layers: int) -> wire.Steps:

@@ -23,6 +23,7 @@ from trainvitals.wire import (
     Steps,
     encode,
 )
+from trainvitals_server import batch
 from trainvitals_server.errors import Conflict, NotFound
 
 MAX_SERIES = 512
@@ -166,7 +167,9 @@ class _SeriesNames:
         """Note the series of `frame` and return True, or False where that would pass the cap."""
         new = dict.fromkeys(frame.columns, 0) | dict.fromkeys(frame.layer_columns, 1)
         new = {name: flag for name, flag in new.items() if name not in self._names}
-        if len(self._names) + len(new) > self._cap and new:
+        if not new:
+            return True  # the usual case
+        if len(self._names) + len(new) > self._cap:
             return False
         self._names.update(new)
         rows = [(self._run_id, name, flag) for name, flag in new.items()]
@@ -226,8 +229,7 @@ def _insert_frame(connection: sqlite3.Connection, key: StreamKey, row: FrameRow)
 
 def last_step(frames: Iterable[Sequenced]) -> int | None:
     """Return the last training step that `frames` report, or None where they report none."""
-    steps = [int(frame.step_numbers()[-1]) for frame in frames if isinstance(frame, Steps)]
-    return max(steps, default=None)
+    return max((batch.last_step(frame) for frame in frames if isinstance(frame, Steps)), default=None)
 
 
 def _touch_session(
