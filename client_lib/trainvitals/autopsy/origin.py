@@ -143,8 +143,11 @@ def is_unselected(recording: Recording, origin: Operation) -> bool:
 
 
 def _meets_zero(operations: Sequence[Operation], origin: Operation) -> bool:
-    """A NaN was made of finite numbers, or of the Infinity of `origin`: zero times it, zero by zero."""
+    """The gradient that came in was zero there: zero by zero, or zero times the Infinity of `origin`.
+
+    A later operation's own zero, as the slope of `abs` at zero, is another matter.
+    """
     if origin.makes_nan:
         return True
     takers = (one for one in operations[origin.number + 1 :] if origin.number in one.causes)
-    return any(one.makes_nan for one in takers)
+    return any(one.makes_nan and one.forward == origin.forward for one in takers)

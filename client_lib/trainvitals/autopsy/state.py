@@ -79,12 +79,11 @@ def assign(state: Sequence[tuple[Value, Value]]) -> None:
 
 @contextmanager
 def kept(variables: Iterable[Value]) -> Iterator[Keeper]:
-    """Let everything be changed inside; afterwards `variables`, and what was written to, are as before."""
+    """Let variables be changed inside; afterwards these, and all that were written to, are as before."""
     keeper = Keeper()
     keeper.keep(variables)
     with ExitStack() as stack:
         stack.callback(keeper.restore)  # after our watch on writes has ended: these are not new ones
-        stack.enter_context(random_states())
         stack.enter_context(own_seeds())
         stack.enter_context(_noticed_writes(keeper))
         yield keeper

@@ -61,6 +61,36 @@ def test_the_gradient_that_comes_through_a_where_which_left_the_element_out() ->
     assert report.samples == (3,)
 
 
+def test_a_where_that_took_the_element_is_not_blamed() -> None:
+    model = before(lambda x: ops.where(x > -1, ops.sqrt(ops.abs(x)), 0 * x), "taken")  # taken
+    x = numbers(6, 4)
+    x[3] = 0
+    report = report_of(model, x, numbers(6, 1))
+    assert said(report) == ("operation", "SqrtGrad", "Sqrt", "backward", "taken", line_of("taken"))
+    assert not report.is_unselected
+
+
+def test_an_infinity_that_vanishes_without_a_where_is_not_blamed_on_one() -> None:
+    model = before(lambda x: ops.exp(ops.log(ops.relu(x))), "round_trip")  # round trip
+    model.layers[0].kernel.assign(np.ones((4, 3)))
+    x = np.abs(numbers(6, 4))
+    x[1] = 0
+    report = report_of(model, x, numbers(6, 1))
+    assert said(report)[1:] == ("Reciprocal", "Log", "backward", "round_trip", line_of("round trip"))
+    assert not report.is_unselected
+    assert report.samples == (1,)
+
+
+def test_the_gradient_of_a_quotient_that_a_where_left_out() -> None:
+    model = before(lambda x: ops.where(x > 0, 1 / x, 0 * x), "safe_quotient")  # quotient
+    model.layers[0].kernel.assign(np.ones((4, 3)))
+    x = np.abs(numbers(6, 4)) + 0.1
+    x[2] = 0
+    report = report_of(model, x, numbers(6, 1))
+    assert (report.gradient_of, report.line) == ("RealDiv", line_of("quotient"))
+    assert report.is_unselected
+
+
 def test_the_gradient_of_a_norm_of_zero() -> None:
     model = before(lambda x: ops.sqrt(ops.sum(x * x, axis=-1, keepdims=True)), "length")  # norm
     x = numbers(6, 4)

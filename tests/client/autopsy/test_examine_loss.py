@@ -122,6 +122,19 @@ def test_a_harmless_mask_of_infinity_is_not_named_beside_a_real_failure() -> Non
     assert len(report.samples) == 1
 
 
+def test_a_mask_that_was_made_before_a_nan_joined_it_is_not_named() -> None:
+    class Masked(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Value) -> Value:
+            mask = tf.math.log(tf.constant([1.0, 1.0, 1.0, 0.0]))  # first of all, and harmless
+            score = tf.math.reciprocal(tf.sqrt(x))  # sqrt before the sum
+            return tf.nn.softmax(score + mask)
+
+    x = np.abs(numbers(6, 4)) + 0.1
+    x[5, 0] = -1
+    report = report_of(compiled(dense(Masked(name="masked"))), x, numbers(6, 4))
+    assert said(report) == ("operation", "Sqrt", "forward", "masked", line_of("sqrt before the sum"))
+
+
 def test_a_row_of_nothing_but_infinite_mask_is_named_where_it_turns_into_nan() -> None:
     class Masked(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: Value) -> Value:
