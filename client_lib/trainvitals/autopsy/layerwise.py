@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import keras
 import tensorflow as tf
 
-from trainvitals.autopsy.numbers import FINITE, badness_of
+from trainvitals.autopsy.finite import badness_of
+from trainvitals.autopsy.numbers import FINITE
 from trainvitals.probe.types import Value
 
 

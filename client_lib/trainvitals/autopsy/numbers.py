@@ -11,7 +11,6 @@ from trainvitals.autopsy.report import Operand
 from trainvitals.probe.types import Value
 
 FINITE, INFINITE, NAN = 0, 1, 2  # in the order in which badness wins: a NaN stays a NaN
-MAX_COUNTED = 1 << 26  # elements of a tensor that are looked at in one piece
 
 Array = npt.NDArray[Value]
 Bools = npt.NDArray[np.bool_]
@@ -23,12 +22,6 @@ def array_of(tensor: Value) -> Array | None:
     if not (getattr(dtype, "is_floating", False) or getattr(dtype, "is_complex", False)):
         return None
     return np.asarray(tensor)
-
-
-def badness_of(tensor: Value) -> int:
-    """Return FINITE, INFINITE or NAN, by the worst element; FINITE for what holds no such numbers."""
-    array = array_of(tensor)
-    return FINITE if array is None else badness_of_array(array)
 
 
 def badness_of_array(array: Array) -> int:

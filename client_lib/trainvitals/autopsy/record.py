@@ -14,8 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainvitals.autopsy.elementwise import explaining
+from trainvitals.autopsy.finite import badness_of
 from trainvitals.autopsy.internals import every_operation, identity_of, untaped
-from trainvitals.autopsy.numbers import FINITE, NAN, bad_elements, badness_of, operand
+from trainvitals.autopsy.numbers import FINITE, NAN, bad_elements, operand
 from trainvitals.autopsy.report import MAX_OPERANDS, Operand
 from trainvitals.autopsy.rows import Rows, bad_rows
 from trainvitals.autopsy.source import Differentiated, Place, Stack
@@ -87,7 +88,11 @@ class Recording:
         identity = identity_of(tensor)
         known = self._badness.get(identity)
         if known is None:
-            known = badness_of(tensor)
+            was_busy, self._is_busy = self._is_busy, True
+            try:
+                known = badness_of(tensor)
+            finally:
+                self._is_busy = was_busy
             if identity >= 0:
                 self._badness[identity] = known
         return known

@@ -10,9 +10,10 @@ from typing import Literal
 import numpy as np
 import tensorflow as tf
 
+from trainvitals.autopsy.finite import badness_of
 from trainvitals.autopsy.internals import can_see_operations, identity_of
 from trainvitals.autopsy.layerwise import LayerWatch
-from trainvitals.autopsy.numbers import FINITE, Array, badness_of
+from trainvitals.autopsy.numbers import FINITE, Array
 from trainvitals.autopsy.record import Recording
 from trainvitals.autopsy.scene import Scene
 from trainvitals.autopsy.spy import Enough, Spy, spying

@@ -168,6 +168,24 @@ def test_a_loop_of_plain_variables_whose_gradients_are_clipped_by_hand() -> None
     assert report.inputs[1].max == 0.0
 
 
+def test_a_plain_variable_that_the_step_itself_spoilt_is_followed_to_its_writer() -> None:
+    weight = tf.Variable(np.ones((4, 1), "float32"))
+
+    def run(batch: Value) -> Value:
+        weight.assign(weight / (weight - weight))  # normalised
+        return tf.reduce_mean(tf.matmul(batch[0], weight))
+
+    report = loop_report(run, (numbers(5, 4),), [weight])
+    assert said(report) == ("operation", "RealDiv", "forward", "", line_of("normalised"))
+
+
+def test_of_two_bad_variables_the_one_that_was_read_is_named() -> None:
+    spare = tf.Variable(np.full((4, 1), np.inf, "float32"), name="spare")
+    weight = tf.Variable(np.full((4, 1), np.nan, "float32"), name="weight")
+    report = loop_report(lambda batch: tf.reduce_mean(batch[0] @ weight), (numbers(5, 4),), [spare, weight])
+    assert (report.found, report.layer, report.n_bad) == ("weight", "weight:0", 4)
+
+
 def test_a_loop_that_only_returns_its_loss() -> None:
     def run(batch: Value) -> Value:
         return tf.reduce_mean(tf.math.log(batch[0])), "and more"  # only a loss
