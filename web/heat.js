@@ -1,7 +1,7 @@
 // The heat map of layers and steps: from a layer series to cells and their colours. Pure.
 // A cell is the worst of its steps (NaN, then +Inf, then -Inf, then the largest value), never a mean.
 
-import { number, whole } from "./format.js";
+import { clipped, number, whole } from "./format.js";
 
 /** @typedef {import("./records.js").LayerSeries} LayerSeries */
 /** @typedef {import("./state.js").Range} Range */
@@ -18,6 +18,7 @@ const [MISSING, FINITE, NEGINF, POSINF, NAN] = [0, 1, 2, 3, 4];
 export const DECADES = 2; // from the layer's own median to the end of the scale, either way
 const KIND_WORDS = { nan: "NaN", posinf: "+Inf", neginf: "−Inf" };
 const MAX_NAMED = 2; // layers in a sentence
+const MAX_NAME = 60; // characters of a layer there
 
 /** @param {number} value @returns {number} */
 function kindOf(value) {
@@ -124,7 +125,7 @@ export function stepsOf({ range, columns }, column) {
  */
 export function cellText(grid, medians, layer, column) {
   const at = layer * grid.columns + column;
-  const head = `${grid.layers[layer]}, ${stepsText(stepsOf(grid, column))}`;
+  const head = `${clipped(grid.layers[layer], MAX_NAME)}, ${stepsText(stepsOf(grid, column))}`;
   const kind = KINDS[grid.kind[at]];
   if (kind === "missing") return `${head}: missing`;
   if (kind !== "finite") return `${head}: ${KIND_WORDS[kind]}`;
@@ -162,7 +163,8 @@ export function firstBadText(series) {
   if (!steps) return "";
   const bad = layers.filter((_, layer) => isBad(series, row * layers.length + layer));
   const rest = bad.length - MAX_NAMED;
-  const named = bad.slice(0, MAX_NAMED).join(", ") + (rest > 0 ? ` and ${whole(rest)} more` : "");
+  const names = bad.slice(0, MAX_NAMED).map((name) => clipped(name, MAX_NAME));
+  const named = names.join(", ") + (rest > 0 ? ` and ${whole(rest)} more` : "");
   const which = bad.length === layers.length && layers.length > 1 ? "every layer" : named;
   return `first not finite: ${which}, ${stepsText(steps)}`;
 }

@@ -1,5 +1,6 @@
 // Incidents: the one that matters told in full - verdict, why, next - and the others to choose from.
 
+import { autopsy } from "./autopsy.js";
 import { codeBlock, ellipsis, h, prose } from "./dom.js";
 import { evidence, MAX_TEXT, why } from "./evidence.js";
 import { clipped, counted, whole, words } from "./format.js";
@@ -90,6 +91,7 @@ function card(incident, dispatch) {
     heading(incident, dispatch),
     h("p", { class: "verdict" }, ...prose(clipped(incident.verdict, MAX_TEXT))),
     facts(incident),
+    autopsy(incident.firstBadOperation),
     h(
       "div",
       { class: "columns" },

@@ -14,6 +14,7 @@ import {
   mustObject,
   mustText,
 } from "./codec.js";
+import { maybeFirstBad } from "./firstbad.js";
 
 /** @typedef {import("./codec.js").Column} Column */
 /** @typedef {import("./codec.js").Json} Json */
@@ -50,7 +51,7 @@ import {
  * @typedef {{id: string, kind: string, severity: Severity, state: string, onsetStep: number, detectedStep: number,
  *   nonfiniteStep: number | null, leadSteps: number | null, layer: string | null, rank: number, verdict: string,
  *   why: string[], next: string[], causes: Cause[], evidence: Evidence[], firstBadLayers: string[],
- *   firstBadOperation: Json | null, late: boolean, revision: number,
+ *   firstBadOperation: import("./firstbad.js").FirstBad | null, late: boolean, revision: number,
  *   weights: {usable: boolean | null, badSince: number | null, lastCheckpointStep: number | null}}} Incident
  */
 /** @typedef {{firstStep: number, lastStep: number, reason: string}} Gap */
@@ -178,7 +179,7 @@ export function mustIncident(value) {
     causes: maybeList(incident.causes, "incident.causes").map(mustCause),
     evidence: maybeList(incident.evidence, "incident.evidence").map(mustEvidence),
     firstBadLayers: maybeTexts(incident.first_bad_layers, "incident.first_bad_layers"),
-    firstBadOperation: maybeObject(incident.first_bad_operation, "incident.first_bad_operation"),
+    firstBadOperation: maybeFirstBad(incident.first_bad_operation),
     late: maybeFlag(incident.late, "incident.late") ?? false,
     revision: maybeNumber(incident.revision, "incident.revision") ?? 1,
     weights: {

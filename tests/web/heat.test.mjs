@@ -169,6 +169,12 @@ test("a cell says its layer, its steps and its value", () => {
   assert.equal(cellText(wide, [0.5, NaN], 0, 0), "layer_0, steps 0 to 1: 2, 4 × its median");
 });
 
+test("a name of any length does not burst a sentence", () => {
+  const table = { ...series([[NaN]]), layers: ["x".repeat(10_000)] };
+  assert.ok(firstBadText(table).length < 120);
+  assert.ok(cellText(gridOf(table, extentOf(table), 9), [1], 0, 0).length < 120);
+});
+
 test("the first layer that was not finite is named with its step", () => {
   assert.equal(firstBadText(series([[1, 2]])), "");
   assert.equal(
