@@ -53,7 +53,9 @@ class Batch:
     def __init__(self, data: Value, *, is_converted: bool = True) -> None:
         self.data = tf.nest.map_structure(_tensor, data) if is_converted else data
         self.parts = tuple(_parts(self.data))
-        self.size = next((len_of(part.value) for part in self.parts if len_of(part.value)), 0)
+        leaves = tf.nest.flatten(self.data)
+        self.is_divisible = not any(isinstance(one, tf.RaggedTensor | tf.SparseTensor) for one in leaves)
+        self.size = next((len_of(one) for one in leaves if len_of(one)), 0)
 
     def part(self, identity: int) -> Part | None:
         """Return the part that a recording knows by `identity`."""
@@ -84,6 +86,8 @@ class Batch:
 
 def len_of(value: Value) -> int:
     """Return how long the first axis is; 0 for what has none."""
+    if isinstance(value, tf.RaggedTensor):
+        return int(value.nrows())
     shape = getattr(value, "shape", None) or ()
     return int(next(iter(shape), 0) or 0) if isinstance(value, tf.Tensor | np.ndarray) else 0
 
@@ -119,4 +123,8 @@ def _leaves(name: str, role: Role, value: Value) -> list[Part]:
         return [part for key in value for part in _leaves(f"{name}[{key!r}]", role, value[key])]
     if isinstance(value, (tuple, list)):
         return [part for key, one in enumerate(value) for part in _leaves(f"{name}[{key}]", role, one)]
+    if isinstance(value, tf.RaggedTensor):
+        value = value.flat_values
+    elif isinstance(value, tf.SparseTensor):
+        value = value.values
     return [Part(name, role, value)] if isinstance(value, tf.Tensor | np.ndarray) else []

@@ -15,6 +15,7 @@ from trainvitals.autopsy.samples import Budget, Culprits, bisect
 
 _IN_PLACE = "the samples make it happen in their places of the batch, not alone in a smaller one"
 _SPENT = "the search for samples ended early: there may be more"
+_UNPROVED = "the samples are those of the bad rows: a ragged or sparse batch cannot be divided to prove it"
 _TOGETHER = "no sample makes it happen alone: it takes these together"
 
 
@@ -32,6 +33,8 @@ class Search:
         """Return the report of an operation with its samples; `candidates` are tried before all others."""
         if report.found != "operation" or self._batch.size < 1 or not self._stage:
             return report
+        if not self._batch.is_divisible:
+            return _with(report, Culprits(candidates[0]), _UNPROVED) if candidates else report
         everyone = range(self._batch.size)
         for group in candidates:
             if len(group) == len(everyone):

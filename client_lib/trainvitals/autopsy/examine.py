@@ -48,7 +48,10 @@ def _examined(scene: Scene) -> Report:
     with kept(scene.variables) as keeper:
         replayer = Replayer(scene, keeper)
         batch, attempt = _telling_attempt(scene, replayer)
-        report, candidates = Namer(scene, replayer, batch).report(attempt)
+        namer = Namer(scene, replayer, batch)
+        report, candidates = namer.report(attempt)
+        if report.found == "weight" and scene.weights_from in ("after_step", "none"):
+            report = namer.without_weights()
         if attempt.mode.is_unscaled:
             report = replace(report, notes=(*report.notes, _unscaled_note(attempt)))
         return Search(replayer, batch, attempt).samples(report, candidates)

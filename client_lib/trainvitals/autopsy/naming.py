@@ -64,6 +64,13 @@ class Namer:
                 return self._of_origin(recording, attempt, origin), likely
         return self._without_origin(attempt), []
 
+    def without_weights(self) -> Report:
+        """Return what the batch alone tells: weights from after the step say nothing of what spoilt them."""
+        note = "the weights from before the step were not kept, and those from after it are not finite"
+        blank = replace(self._blank, notes=(note,))
+        part = self._batch.bad_part()
+        return blank if part is None else self._of_part(blank, part, bad_elements(part.array()))
+
     def _starts(self, recording: Recording, attempt: Attempt) -> list[int]:
         if attempt.stage == "weight":
             writers = (recording.bad_variables.get(handle, -1) for handle in attempt.bad)

@@ -18,7 +18,8 @@ Direction = Literal["forward", "backward", "update"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FRAMEWORKS = ("keras", "tf_keras", "tensorflow", "numpy", "ml_dtypes", "absl", "wrapt", "optree", "tree")
-_LAYER_FILES = ("layers/layer.py", "engine/base_layer.py")  # of Keras 3 and of tf_keras 2
+# Of Keras 3, of an operation that is a node of a functional model, and of tf_keras 2.
+_LAYER_FILES = ("layers/layer.py", "ops/operation.py", "engine/base_layer.py")
 _ENTRY = "run_the_step"  # the function of ours below which everything is the user's step
 
 
@@ -89,7 +90,9 @@ class Stack:
             elif kind is _Kind.OTHER and other is None:
                 other = self._line(at)
             elif kind is _Kind.LAYER:
-                layers.append(at.f_locals.get("self"))
+                layer = at.f_locals.get("self")
+                if not layers or layers[-1] is not layer:  # a layer is an operation too
+                    layers.append(layer)
             elif kind is _Kind.OPTIMIZER:
                 direction = "update"
             elif kind is _Kind.GRADIENT and differentiated is None:

