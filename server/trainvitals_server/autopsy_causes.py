@@ -41,7 +41,12 @@ EXCLUSIVE = frozenset({
     "root_of_negative", "pow_gradient_at_zero", "where_gradient", "exp_overflow", "float16_mask_overflow",
     "float16_activation_overflow", "float16_overflow",
 })  # fmt: skip
+FLOOR = "loss_scale_floor"
+OF_RANGE = frozenset(
+    {"bad_input", "float16_mask_overflow", "float16_activation_overflow", "float16_overflow"}
+)
 DATA = ("bad_input", "bad_label")
+CLEAN_BATCH = "run again, the batch and the weights were finite"
 COUNTED = 0.95  # above it the values of the batch were counted
 
 
@@ -55,7 +60,17 @@ def with_autopsy(case: Case, guesses: Sequence[Guess]) -> list[Guess]:
         ends = [one for one in proven if one.confidence >= LIKELY]
         ends = [replace(one, confidence=one.confidence * END_OF_A_DIVERGENCE) for one in ends]
         return _merged(ends, guesses)
-    return _merged(proven, [_doubted(guess, report, proven) for guess in guesses])
+    guesses = _merged(proven, [_doubted(guess, report, proven) for guess in guesses])
+    return [_with_reason(guess, proven) if guess.cause == FLOOR else guess for guess in guesses]
+
+
+def _with_reason(floor: Guess, proven: Sequence[Guess]) -> Guess:
+    """Return why the scale sinks, where that has nothing to do with the range of float16."""
+    reason = next((one for one in proven if one.confidence >= LIKELY and one.cause not in OF_RANGE), None)
+    if reason is None or reason.cause == FLOOR or not reason.supports:
+        return floor
+    said = [f"the gradients are bad at any loss scale: {reason.supports[0]}", *floor.supports]
+    return replace(floor, confidence=PROVEN + 0.01, supports=said, layer=reason.layer)
 
 
 def _proven(case: Case, report: FirstBad) -> Iterator[Guess]:
@@ -161,7 +176,7 @@ def _weights(case: Case) -> Iterator[Guess]:
     if _half_variables(case):
         yield Guess("float16_variables", PROVEN)
     elif any(finding.facts.get("loss_scale") == 0.0 for finding in case.incident.findings):
-        yield Guess("loss_scale_floor", PROVEN)
+        yield Guess(FLOOR, PROVEN)
 
 
 RULES_OF = {"forward": _forward, "backward": _backward, "update": _update}
@@ -219,7 +234,7 @@ def _placed(guess: Guess, report: FirstBad) -> Guess:
         return guess
     layer = report.layer or (LOSS if report.direction != "update" else None)
     title = CATALOGUE[guess.cause].title.partition(": ")[0]
-    said = [f"{title}, {where(report)}", f"replayed, {made(report)}", *guess.supports]
+    said = [f"{title}, {where(report)}", f"`{report.operation}`: {made(report)}", *guess.supports]
     return replace(guess, supports=said, layer=guess.layer or layer)
 
 
@@ -230,17 +245,16 @@ def _doubted(guess: Guess, report: FirstBad, proven: Sequence[Guess]) -> Guess:
     if report.found == "operation" and guess.cause in EXCLUSIVE:
         if guess.cause in DATA and guess.confidence > COUNTED:
             return guess  # those were counted, in the very step
-        what = "the batch and the weights were finite" if guess.cause in DATA else _instead(report)
-        return _lowered(guess, f"replayed, {what}")
+        return _lowered(guess, CLEAN_BATCH if guess.cause in DATA else _instead(report))
     if report.found in PARTS and guess.cause in EXCLUSIVE:
-        return _lowered(guess, f"replayed, {part(report)}")
+        return _lowered(guess, part(report))
     if report.found == "weight" and guess.cause in EXCLUSIVE:
-        return _lowered(guess, "replayed, the weights were not finite before the step already")
+        return _lowered(guess, "the weights were NaN or infinite before the step already")
     return guess
 
 
 def _instead(report: FirstBad) -> str:
-    return f"it was `{report.operation}` that went wrong first, {where(report)}"
+    return f"run again, the step first goes wrong in `{report.operation}`, {where(report)}"
 
 
 def _lowered(guess: Guess, doubt: str) -> Guess:

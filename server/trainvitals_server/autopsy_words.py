@@ -8,21 +8,31 @@ from trainvitals_server.detect.recurrence import counted
 from trainvitals_server.first_bad import FirstBad, Operand
 
 MAX_PLACES = 8
+# What a person would call an operation whose name does not say it.
+MEANINGS = {
+    "RealDiv": "a division", "Div": "a division", "Xdivy": "a division", "Reciprocal": "one divided by it",
+    "Inv": "one divided by it", "AddV2": "an addition", "Mul": "a multiplication", "Sub": "a subtraction",
+    "MatMul": "a matrix product", "BatchMatMulV2": "a matrix product", "Einsum": "a matrix product",
+    "Log": "a logarithm", "Log1p": "the logarithm of one more", "Xlogy": "a product with a logarithm",
+    "Exp": "an exponential", "Pow": "a power", "Sqrt": "a square root",
+    "Rsqrt": "one divided by a square root",
+    "SelectV2": "a `where`", "SqrtGrad": "a square root", "RsqrtGrad": "one divided by a square root",
+}  # fmt: skip
 PART_WORDS = {"input": "inputs", "label": "labels", "sample_weight": "sample weights"}
 
 
 def autopsy_lines(report: FirstBad) -> list[str]:
     """Return what the replay saw, in words."""
     if report.found == "operation":
-        return [_operation_line(report)]
+        first = f"the first operation with a bad result is {_named(report)}, {where(report)}"
+        return [f"The failing step was run again, eagerly: {first}. {made(report)}."]
     if report.found in PART_WORDS:
-        return [f"The step was replayed: {part(report)}."]
+        return [f"The failing step was looked at again: {part(report)}."]
     if report.found == "weight":
-        since = f" since step {report.weights_bad_since}" if report.weights_bad_since is not None else ""
-        name = f" (first in `{report.layer}`)" if report.layer else ""
-        return [f"The step was replayed: the weights were not finite before it already{name}{since}."]
-    why = f": {report.notes[0]}" if report.notes else ""
-    return [f"The step was replayed once, without compilation, and stayed finite{why}."]
+        name = f" (first `{report.layer}`)" if report.layer else ""
+        return [f"The weights were NaN or infinite before this step{name}: an earlier update did it."]
+    why = f" ({report.notes[0]})" if report.notes else ""
+    return [f"The failing step was run again, eagerly, and stayed finite{why}."]
 
 
 def autopsy_steps(report: FirstBad) -> list[str]:
@@ -44,25 +54,33 @@ def where(report: FirstBad) -> str:
     if report.direction == "update":
         return "in the optimizer's update"
     inside = f"in layer `{report.layer}`" if report.layer else "in the loss"
-    back = "on the way back " if report.direction == "backward" else ""
-    return f"{back}{inside}" + (f" ({report.place})" if report.place else "")
+    return inside + (f" at {report.place}" if report.place else "")
 
 
-def _operation_line(report: FirstBad) -> str:
-    return f"The step was replayed: first wrong is `{report.operation}` {where(report)}: {made(report)}."
+def _named(report: FirstBad) -> str:
+    """Return the operation with what a person would call it."""
+    meaning = MEANINGS.get(report.operation)
+    words = [meaning] if meaning else []
+    if report.direction == "backward":
+        words.append(
+            f"in the gradient of `{report.gradient_of}`" if report.gradient_of else "in the gradient"
+        )
+    return f"`{report.operation}`" + (f" ({' '.join(words)})" if words else "")
 
 
 def made(report: FirstBad) -> str:
     """Return what went in and what came out."""
     ranges = [_range(operand) for operand in report.inputs if operand.min is not None]
-    went_in = f" out of {' and '.join(ranges)}" if ranges else ""
-    return f"`{report.operation}` made {_bad_values(report)}{went_in}"
+    if not ranges:
+        return f"{_bad_values(report)} came out of it"
+    verb = "its input was" if len(ranges) == 1 else "its inputs were"
+    return f"{_bad_values(report)} came out of it; {verb} {' and '.join(ranges)}"
 
 
 def _range(operand: Operand) -> str:
     if operand.min == operand.max:
-        return f"{operand.dtype} {operand.min:.6g}"
-    return f"{operand.dtype} from {operand.min:.6g} to {operand.max:.6g}"
+        return f"{operand.min:.6g} ({operand.dtype})"
+    return f"between {operand.min:.6g} and {operand.max:.6g} ({operand.dtype})"
 
 
 def _bad_values(report: FirstBad) -> str:
@@ -70,21 +88,19 @@ def _bad_values(report: FirstBad) -> str:
         "NaN": report.output.n_nan, "+Inf": report.output.n_posinf, "-Inf": report.output.n_neginf,
     }  # fmt: skip
     told = [f"{count} {name}" for name, count in (counts or {}).items() if count]
-    return " and ".join(told) or (counted(report.n_bad, "non-finite value") if report.n_bad else "NaN or Inf")
+    return " and ".join(told) or (counted(report.n_bad, "bad value") if report.n_bad else "NaN or Inf")
 
 
 def part(report: FirstBad) -> str:
     """Return what of the batch was bad."""
     operand = report.inputs[0] if report.inputs else None
-    name = f" in `{operand.name}`" if operand is not None and operand.name else ""
-    column = f", all in column {report.feature}" if report.feature is not None else ""
-    return (
-        f"{report.n_bad or 'some'} of the batch's {PART_WORDS[report.found]} {_fault(report)}{name}{column}"
-    )
-
-
-def _fault(report: FirstBad) -> str:
-    operand = report.inputs[0] if report.inputs else None
-    bad = operand is None or operand.n_nan + operand.n_posinf + operand.n_neginf > 0
+    name = f" (`{operand.name}`)" if operand is not None and operand.name else ""
+    column = f", in column {report.feature}" if report.feature is not None else ""
+    values = counted(report.n_bad, "value") if report.n_bad else "values"
     verb = "is" if report.n_bad == 1 else "are"
-    return f"{verb} NaN or infinite" if bad else f"{verb} outside the range that the loss is defined for"
+    return f"{values} of the batch's {PART_WORDS[report.found]}{name} {verb} {_fault(operand)}{column}"
+
+
+def _fault(operand: Operand | None) -> str:
+    is_bad = operand is None or operand.n_nan + operand.n_posinf + operand.n_neginf > 0
+    return "NaN or infinite" if is_bad else "outside the range that the loss is defined for"

@@ -15,8 +15,8 @@ from trainvitals_server.stuck_catalogue import STUCK_CATALOGUE
 CATALOGUE: dict[str, Entry] = {
     "learning_rate_too_high": Entry(
         "the learning rate is too high",
-        "Go back to weights from before the onset and train on with a learning rate 3 to 10 "
-        "times lower, or warm it up over the first few hundred steps; clip the gradient norm.",
+        "Go back to weights from before it began and train on with a learning rate 3 to 10 times lower, or "
+        "warm it up over the first few hundred steps; clip the gradients (`clipnorm=1.0`).",
         COMPILE_AGAIN + LOWER + EARLIER_WEIGHTS + f"compile_again(model, learning_rate=rate, {CLIP})\n",
     ),
     "no_gradient_clipping": Entry(
@@ -73,10 +73,10 @@ x, y, sample_weight = x[good], y[good], sample_weight[good]
 """,
     ),
     "optimizer_epsilon": Entry(
-        "Adam's epsilon is too small: with the loss near zero sqrt(v) decays to round-off, "
-        "and dividing by it turns noise into a full step",
-        "Raise epsilon (1e-4 to 1e-7), or stop once the loss is this low. Gradient clipping "
-        "does not help: Adam divides the clipped gradient just the same.",
+        "the optimizer's epsilon is too small: once the gradients are almost 0, dividing by their own size "
+        "turns rounding noise into a full step",
+        "Raise epsilon (to 1e-4, or at least 1e-7), or stop once the loss is this low. Clipping does not "
+        "help: the optimizer divides the clipped gradients by their size just the same.",
         COMPILE_AGAIN + "compile_again(model, epsilon=1e-4)\n",
     ),
     "data_outlier": Entry(
@@ -95,7 +95,7 @@ compile_again(model, loss=robust, {CLIP})
     **LAYER_CATALOGUE,
     **STUCK_CATALOGUE,
     "unknown": Entry(
-        "the measurements do not single out a cause",
+        "what was measured does not single out a cause",
         "Run the failing step once more with `tf.debugging.enable_check_numerics()` and "
         "`run_eagerly=True`: it names the first operation whose result is not finite.",
         COMPILE_AGAIN

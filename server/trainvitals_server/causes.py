@@ -26,6 +26,8 @@ TINY_EPSILON = 1e-7  # Keras' default; the trouble begins where sqrt(v) comes ne
 ADAM_LIKE = ("Adam", "AdamW", "Nadam", "Adamax", "RMSprop", "Adagrad", "LAMB", "Lamb")
 CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 RECURRENT = ("RNN", "LSTM", "GRU")
+SETTLED_ROWS = 20
+FAR_OUT = 1000.0  # times the noise of the loss
 RECENT_STEPS = 200  # a learning rate raised so shortly before the onset is part of the story
 
 
@@ -89,9 +91,9 @@ def _half(case: Case) -> Iterator[Guess]:
         return
     clean = _inputs_are_clean(case)
     for suspect in case.of_kind("float16_limit_constant")[:1]:
-        said = [f"a half-precision constant at the end of its range: {suspect.name}"]
+        said = [f"the training step has a constant at the end of float16's range ({suspect.name})"]
         if case.is_loss_bad:
-            said.append("the loss itself is not finite, so it is not the scaler's doing")
+            said.append("the loss itself is not finite: that does not depend on the loss scale")
         after = [] if case.is_loss_bad else ["the loss is finite"]
         yield Guess(
             "float16_mask_overflow", 0.85 if case.is_loss_bad else 0.4, said + clean, after, suspect.layer
@@ -112,7 +114,7 @@ def _undefined(case: Case) -> Iterator[Guess]:
         yield from _named(case, ("RealDiv", "Reciprocal"), "division_by_zero", 0.4, clean)
         weight = 0.72 if _has_pair(case, "Exp", "RealDiv") else 0.45
         yield from _named(case, ("Exp",), "exp_overflow", weight, clean)
-        low = ["the loss itself is not finite, while this trap spoils the gradient first"]
+        low = ["the loss itself is not finite, but this one makes the gradient bad first"]
         yield from _named(case, ("Sqrt",), "sqrt_gradient_at_zero", 0.2, clean, low)
     else:
         first = ["the gradient is not finite while the loss is", *clean]
@@ -125,11 +127,24 @@ def _log(case: Case, clean: list[str]) -> Iterator[Guess]:
     if case.facts.get("rows_before"):
         start, before = case.facts.get("start"), case.facts.get("previous_loss")
         low = isinstance(start, float) and isinstance(before, float) and abs(before) < 0.2 * abs(start)
-        said = ["the loss had become small: outputs at the ends of their range"] if low else []
+        said = ["the loss had become small: the model's outputs are near 0 and 1"] if low else []
         yield from _named(case, ("Log",), "log_of_zero", 0.75 if low else 0.6, said + clean)
     else:
         yield from _named(case, ("Log",), "log_of_negative", 0.6, ["it fails in the very first step", *clean])
         yield from _named(case, ("Log",), "log_of_zero", 0.4, clean)
+
+
+def _validation(case: Case) -> Iterator[Guess]:
+    """Operations that stay finite in training, and need not with other data or with `training=False`."""
+    if case.incident.kind != "validation_nonfinite":
+        return
+    said = ["training is finite: only the data and `training=False` (averages kept from training) differ"]
+    doubts = ["the validation itself was not looked into"]
+    own = [suspect for suspect in case.suspects if suspect.layer != LOSS and not suspect.guarded]
+    for kinds, cause in ((("RealDiv", "Reciprocal", "Rsqrt"), "division_by_zero"), (("Log",), "log_of_zero")):
+        for suspect in [one for one in own if one.kind in kinds][:1]:
+            where = f"the training step has the operation `{suspect.kind}` ({suspect.name})"
+            yield Guess(cause, 0.4, [where, *said], doubts, suspect.layer)
 
 
 def _named(
@@ -138,7 +153,7 @@ def _named(
 ) -> Iterator[Guess]:  # fmt: skip
     for suspect in case.of_kind(*kinds)[:1]:
         weight = confidence * (0.25 if suspect.guarded else 1.0)
-        where = f"the traced step contains {suspect.kind}: {suspect.name}"
+        where = f"the training step has the operation `{suspect.kind}` ({suspect.name})"
         doubts = [*(against or []), *(["Keras guards this one against it"] if suspect.guarded else [])]
         yield Guess(cause, weight, [where, *said], doubts, suspect.layer)
 
@@ -159,7 +174,7 @@ def _first_step(case: Case) -> Iterator[Guess]:
             yield Guess(
                 "learning_rate_too_high", 0.6, [f"only {counted(int(before), 'finite step')} came before it"]
             )
-        yield Guess("initialisation", 0.45 if not before else 0.3, ["it fails in the very first steps"])
+        yield Guess("initialisation", 0.45 if not before else 0.3, ["it fails in the first steps"])
 
 
 def _growth(case: Case) -> Iterator[Guess]:
@@ -176,7 +191,11 @@ def _growth(case: Case) -> Iterator[Guess]:
         said.append(f"it was raised from {rate.raised_from:.3g} at step {rate.raised_step}")
     if rate.last is not None and rate.highest is not None and rate.last < rate.highest / 10:
         doubts.append(f"the rate has been higher before ({rate.highest:.3g})")
-    yield Guess("learning_rate_too_high", 0.6 if doubts else 0.8, said, doubts)
+    if _rose_at_once(case):
+        height = "its loss is far out of the range of all before, and so came before any update on it"
+        yield Guess("data_outlier", 0.65, [height])
+        doubts.append("it begins in a single step; a rate that is too high takes some to build up")
+    yield Guess("learning_rate_too_high", 0.7 if doubts else 0.8, said, doubts)
     clipped = [name for name in CLIPS if environment.optimizer_config.get(name)]
     if clipped:
         return
@@ -186,6 +205,14 @@ def _growth(case: Case) -> Iterator[Guess]:
     if recurrent:
         said.append(f"{recurrent[0]} is recurrent: its gradient is a product over time steps")
     yield Guess("no_gradient_clipping", 0.7 if recurrent else 0.45 if not unsure else 0.3, said, unsure)
+
+
+def _rose_at_once(case: Case) -> bool:
+    """Whether the loss left its range at once, by far: a batch is judged before it is learned from."""
+    height, before = case.facts.get("height"), case.facts.get("rows_before")
+    is_old = isinstance(before, int | float) and before >= SETTLED_ROWS
+    is_sudden = int(case.facts.get("excursion_rows") or 0) <= 2
+    return is_old and is_sudden and isinstance(height, float) and height >= FAR_OUT
 
 
 def _epsilon(case: Case) -> Iterator[Guess]:
@@ -206,7 +233,7 @@ def _epsilon(case: Case) -> Iterator[Guess]:
             doubts.append(f"epsilon is {epsilon:g}")
     if environment.optimizer and environment.optimizer not in ADAM_LIKE:
         confidence = 0.1
-        doubts.append(f"{environment.optimizer} does not divide by sqrt(v)")
+        doubts.append(f"{environment.optimizer} has no such epsilon")
     yield Guess("optimizer_epsilon", confidence, said, doubts)
     yield Guess("learning_rate_too_high", 0.25, ["a jump out of a flat region"])
 
@@ -247,7 +274,7 @@ def _unknown(case: Case) -> Iterator[Guess]:
 
 Rule = Callable[[Case], Iterator[Guess]]
 RULES: tuple[Rule, ...] = (
-    _data, _class_ids, _half, _undefined, _first_step, _growth, _epsilon, _spike, _scaler, _variables,
-    dead, fading, silent_overflow, misused, never_unscaled, *STUCK_RULES,
+    _data, _class_ids, _half, _undefined, _validation, _first_step, _growth, _epsilon, _spike, _scaler,
+    _variables, dead, fading, silent_overflow, misused, never_unscaled, *STUCK_RULES,
     _unknown,
 )  # fmt: skip

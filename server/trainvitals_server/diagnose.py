@@ -19,6 +19,10 @@ from trainvitals_server.verdicts import is_in_headline, verdict_of
 
 MAX_WHY = 8
 MAX_BAD_LAYERS = 32
+EVALUATE_AGAIN = (
+    "Set `model.run_eagerly = True`, call `tf.debugging.enable_check_numerics()` and then `model.evaluate` "
+    "on the validation data: it names the first operation whose result is not finite."
+)
 APPLYING = ("sudden_nan", "nonfinite_gradient", "immediate_blowup", "nonfinite_weight")
 HARMLESS = ("validation_nonfinite", "metric_nonfinite", "transient_overflow", "slow_steps")
 
@@ -33,7 +37,7 @@ def tell(incident: Incident, context: Context) -> Incident:
     return replace(
         incident,
         layer=layer,
-        verdict=verdict_of(case, guesses[0] if guesses else None),
+        verdict=verdict_of(case, guesses[0] if guesses else None, is_damaged=weights.usable is False),
         why=list(dict.fromkeys(_why(case, guesses, layers, layer, weights)))[:MAX_WHY],
         next=list(dict.fromkeys(_next(case, guesses, weights))),
         weights=weights,
@@ -60,12 +64,18 @@ def _named_first(layers: list[str], layer: str | None) -> list[str]:
 
 def _first_bad_layer(case: Case, guesses: list[Guess], layers: list[str]) -> str | None:
     if case.first_bad is not None and case.first_bad.layer and not case.is_growing:
-        return case.first_bad.layer
+        return _of_model(case, case.first_bad.layer)
     if layers and len(layers) < int(case.facts.get("layers") or 0):
         return layers[0]
     suspect = guesses[0].layer if guesses else None
     largest = case.facts.get("largest_layer") if case.is_growing else None
     return suspect or (str(largest) if largest else None) or case.incident.layer
+
+
+def _of_model(case: Case, path: str) -> str:
+    """Return the layer that a path, which may be a variable's, lies in."""
+    known = [layer.name for layer in case.context.layers if path.startswith(f"{layer.name}/")]
+    return max(known, key=len, default=path)
 
 
 def _weights(case: Case) -> Weights:
@@ -84,7 +94,8 @@ def _usable(case: Case) -> tuple[bool | None, int | None]:
     written = [item.onset_step for item in incident.findings if _was_applied(item)]
     # The weights of a row are counted before its update. No guard of Keras keeps a bad gradient out.
     if case.first_bad is not None and case.first_bad.found == "weight":
-        return False, case.first_bad.weights_bad_since
+        since = case.first_bad.weights_bad_since
+        return False, max(case.first_bad.step - 1, 0) if since is None else since
     if counted or (written and case.context.environment.loss and not case.is_growing):
         return False, max(min(written + counted), 0)
     if case.scaler.get("loss_scale") == 0.0:
@@ -181,13 +192,11 @@ def _about_weights(case: Case, weights: Weights) -> list[str]:
             if case.scaler
             else "The weights are still good."
         ]
-    return [f"Unusable: weights saved {_since(weights)}."]
+    return [f"Weights saved {_since(weights)} are unusable."]
 
 
 def _since(weights: Weights) -> str:
-    if weights.bad_since is None:
-        return "before this step already"
-    return f"after the update of step {weights.bad_since} (from step {weights.bad_since} on)"
+    return f"from step {weights.bad_since} on"
 
 
 def _fix(case: Case, best: Guess) -> str:
@@ -197,13 +206,20 @@ def _fix(case: Case, best: Guess) -> str:
             "1 label value of this batch is" if count == 1 else f"{count:g} label values of this batch are"
         )
         return f"{values} NaN/Inf: find them with np.flatnonzero(~np.isfinite(y))."
+    if best.cause == "unknown" and case.incident.kind == "validation_nonfinite":
+        return EVALUATE_AGAIN
     return CATALOGUE[best.cause].fix
 
 
 def _next(case: Case, guesses: list[Guess], weights: Weights) -> list[str]:
     if not guesses:
         return ["Nothing: this is how a loss scaler finds its scale."]
-    lines = [_fix(case, guesses[0]), *(autopsy_steps(case.first_bad) if case.first_bad else [])]
+    lines = [
+        _fix(case, guesses[0]),
+        *(autopsy_steps(case.first_bad) if case.first_bad and not case.is_growing else []),
+    ]
+    if guesses[0].cause == "loss_scale_floor":
+        lines += [_fix(case, guess) for guess in guesses[1:2] if guess.confidence >= SURE]  # the reason
     if case.scaler and case.incident.kind != "loss_scale_collapse":
         lines.append(CATALOGUE["loss_scale_floor"].fix)
     if weights.usable is False:
@@ -214,6 +230,7 @@ def _next(case: Case, guesses: list[Guess], weights: Weights) -> list[str]:
             )
         else:
             lines.append(f"Do not use weights saved {_since(weights)}.")
-    if case.is_nonfinite and guesses[0].confidence < SURE:
+    is_seen = case.first_bad is not None and case.first_bad.found != NOTHING
+    if case.is_nonfinite and guesses[0].confidence < SURE and not is_seen:
         lines.append(CATALOGUE["unknown"].fix)
     return lines

@@ -16,7 +16,7 @@ from trainvitals_server.incident import Incident
 
 MAX_REPORTS = 16  # of one session; the first ones explain, a run that limps on brings no news
 MAX_REPORT_BYTES = 64 * 1024  # it is kept in each revision of the incident
-NOTHING = "nothing"
+NOTHING, WEIGHT = "nothing", "weight"
 # These go on in rows that nobody has folded yet: a report of a later step is of the same trouble.
 LASTING_KINDS = frozenset({"loss_scale_collapse", "nonfinite_gradient", "nonfinite_weight"})
 NORMAL_KIND = "transient_overflow"  # what a scaler does all the time
@@ -108,6 +108,8 @@ def _explains(report: Mapping[str, Any], incident: Incident) -> bool:
     step = report["step"]
     if incident.kind == NORMAL_KIND:
         return False
+    if report["found"] == WEIGHT:
+        return bool(step == incident.onset_step)  # later they are bad because of this very incident
     if step in _steps_of(incident.findings) or step == incident.nonfinite_step:
         return True
     return incident.kind in LASTING_KINDS and incident.state == "open" and step > incident.onset_step

@@ -33,16 +33,16 @@ def add_mask(score, mask):  # mask: 1 for a place that may be looked at, 0 for o
         IN_BFLOAT16,
     ),
     "float16_variables": Entry(
-        "the variables themselves are float16: Adam's epsilon of 1e-8 is zero there",
+        "the variables themselves are float16: an epsilon of 1e-8 is zero there, and small updates are lost",
         "Use mixed_float16 (float32 variables, float16 computation) instead of a pure float16 model.",
         FLOAT32_VARIABLES,
     ),
     "loss_scale_floor": Entry(
-        "the gradient is not finite at any loss scale, and Keras halves the scale without a "
-        "floor until it is 0",
-        "The scale is not the fault: find what makes the gradient non-finite (the layer named "
-        "here first). Until then stop the run before the scale reaches 0, because the first "
-        "good step after that writes NaN into every weight.",
+        "the gradients are NaN or infinite at any loss scale, and Keras halves the scale at each such step, "
+        "down to 0",
+        "The loss scale is not at fault: find what makes the gradients NaN or infinite, beginning with the "
+        "layer that is named here. Until then stop the run before the scale reaches 0: after that the first "
+        "step with good gradients writes NaN into every weight.",
         """\
 import keras
 

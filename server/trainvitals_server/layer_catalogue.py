@@ -7,7 +7,7 @@ from trainvitals_server.snippets import CLIP, COMPILE_AGAIN, LOWER, RENEW
 
 LAYER_CATALOGUE: dict[str, Entry] = {
     "initialisation": Entry(
-        "the model starts outside the range in which its loss is defined or its signals stay small",
+        "the first weights: with them numbers overflow, or leave the range in which the loss is defined",
         "Look at the very first batch: print the outputs' range. Use the default initialisers "
         "(glorot_uniform, he_normal for ReLU), normalise the inputs, and keep the last "
         "layer's outputs where the loss is defined.",
@@ -48,9 +48,10 @@ compile_again(model, like=old)
 """,
     ),
     "dead_relu": Entry(
-        "dead ReLU units: an update pushed them below zero for every input, and there they get no gradient",
-        "Start again from weights before that step (dead units do not come back) with a lower learning rate "
-        "and clipping; scale targets and inputs to about 1; or use leaky_relu, which always passes a little.",
+        "dead ReLU units: they are below zero for every input, and there they get no gradient",
+        "Dead units do not come back: start again, if you can with weights from before it, with a lower "
+        "learning rate and clipping. Scale targets and inputs to about 1, or use leaky_relu, which always "
+        "passes a little.",
         COMPILE_AGAIN
         + LOWER
         + "\n\n"

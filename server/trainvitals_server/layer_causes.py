@@ -8,7 +8,7 @@ from trainvitals_server.case import Case, Guess
 
 BATCH_NORM = "BatchNormalization"
 DEEP = 6  # layers over which a fading gradient is no surprise
-NO_ACTIVATIONS = "gradients alone show it; activations would prove it"
+NO_ACTIVATIONS = "only the gradients show it; activations would prove it, and were not measured"
 
 
 def dead(case: Case) -> Iterator[Guess]:
@@ -22,7 +22,7 @@ def dead(case: Case) -> Iterator[Guess]:
         yield Guess("saturated_activation", 0.4, said, [NO_ACTIVATIONS])
         yield Guess("initialisation", 0.35, ["it has been so since the first step"])
         return
-    thrown = [f"its last gradient was {facts['last_norm']:.3g}"] if facts.get("last_norm") else []
+    thrown = [f"the norm of its last gradient was {facts['last_norm']:.3g}"] if facts.get("last_norm") else []
     yield Guess("dead_relu", 0.8, [*said, *thrown], [NO_ACTIVATIONS])
     rates = [f"the learning rate was {rate.last:.3g}"] if rate.last is not None else []
     yield Guess("learning_rate_too_high", 0.55, ["one update threw the units out of their range", *rates])
@@ -35,7 +35,7 @@ def fading(case: Case) -> Iterator[Guess]:
     if kind not in ("vanishing_gradient", "saturation"):
         return
     share, top = facts.get("share"), facts.get("top_layer")
-    said = [f"it gets {share:.2g} of the gradient of {top}"] if isinstance(share, float) else []
+    said = [f"its gradient is {share:.2g} times that of {top}"] if isinstance(share, float) else []
     start = facts.get("from_the_start")
     normalised = any(layer.kind == BATCH_NORM for layer in case.context.layers)
     doubts = ["there is batch normalisation, which usually prevents it"] if normalised else []

@@ -11,8 +11,8 @@ def _dead(case: Case) -> str:
     names = str(case.facts.get("dead_layers") or "").split("\n")
     many = f" and {len(names) - 1} more" if len(names) > 1 else ""
     since = "since the first step" if case.facts.get("from_the_start") else f"since step {_onset(case)}"
-    verb = "get" if many else "gets"
-    return f"Layer {_layer(case)}{many} {verb} no gradient at all {since}: its units are likely dead."
+    verb, whose = ("get", "their") if many else ("gets", "its")
+    return f"Layer {_layer(case)}{many} {verb} no gradient at all {since}: {whose} units are likely dead."
 
 
 def _vanishing(case: Case) -> str:

@@ -52,7 +52,7 @@ def _too_low(case: Case) -> Iterator[Guess]:
         f"with gradients of this size {steps} steps at this rate could lower the loss by about {reach:.2g}"
     )
     if reach < TOO_LITTLE * max(noise, LEAST_SHARE * abs(level)):
-        yield Guess("learning_rate_too_low", 0.92, [*said, f"{could}, its noise is {noise:.2g}"])
+        yield Guess("learning_rate_too_low", 0.92, [*said, f"{could}; it varies by {noise:.2g} anyway"])
     else:
         yield Guess("learning_rate_too_low", 0.2, said, [f"{could}, and they did not"])
 
@@ -82,7 +82,7 @@ def constant(case: Case) -> Iterator[Guess]:
 def _without_gradient(case: Case, said: str) -> Iterator[Guess]:
     softmax = case.of_kind("Softmax")
     if softmax:
-        where = f"the traced step contains a softmax: {softmax[0].name}"
+        where = f"the training step has a softmax ({softmax[0].name})"
         doubts = ["how many units it has is not known"]
         yield Guess("single_unit_softmax", 0.7, [said, where], doubts, softmax[0].layer)
     yield Guess("constant_output", 0.6, [said])

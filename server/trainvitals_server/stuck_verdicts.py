@@ -9,7 +9,7 @@ from trainvitals_server.case import Case
 
 def _plateau(case: Case) -> str:
     rows, classes = case.facts.get("plateau_rows"), case.facts.get("classes")
-    text = f"The loss does not fall: it stays at {_number(case, 'level')} since step {_onset(case)}"
+    text = f"The loss does not fall: it has stayed at {_number(case, 'level')} since step {_onset(case)}"
     if classes:
         return f"{text}, exactly what guessing among {classes} classes costs."
     return f"{text}, {rows} logged steps, no better than where it began ({_number(case, 'start')})."

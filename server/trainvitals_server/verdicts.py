@@ -16,12 +16,12 @@ from trainvitals_server.stuck_verdicts import STUCK_VERDICTS
 WORTH_SAYING = 0.3  # a less likely cause does not belong into the first sentence
 
 
-def verdict_of(case: Case, best: Guess | None = None) -> str:
-    """Return the sentence that a user reads first."""
+def verdict_of(case: Case, best: Guess | None = None, *, is_damaged: bool = False) -> str:
+    """Return the sentence that a user reads first; `is_damaged` where the weights are unusable."""
     template = VERDICTS.get(case.incident.kind)
     kind = case.incident.kind.replace("_", " ")
     text = template(case) if template else f"{kind.capitalize()} since step {case.incident.onset_step}."
-    return text + _cause(case, best) + _sinking(case) + _ending(case)
+    return text + _cause(case, best) + _sinking(case) + _ending(case, is_damaged=is_damaged)
 
 
 def is_in_headline(case: Case, best: Guess) -> bool:
@@ -61,12 +61,12 @@ def _skips(facts: Flags) -> str:
     return f"has skipped {_number(facts.get('streak'))} updates in a row{fell}"
 
 
-def _ending(case: Case) -> str:
+def _ending(case: Case, *, is_damaged: bool) -> str:
     incident = case.incident
     if incident.state == "withdrawn":
         return " It came back by itself."
     if incident.state == "resolved" and incident.severity != "info":
-        return " It is over."
+        return " Later losses are finite, but the weights are damaged." if is_damaged else " It is over."
     return ""
 
 
@@ -80,7 +80,7 @@ def _blowup(case: Case) -> str:
             f"The loss is not finite at step {incident.onset_step}, after only {before}; the last was "
             f"{_number(facts.get('previous_loss'))}."
         )
-    return f"The loss is not finite from the very first step ({incident.onset_step})."
+    return f"The loss is not finite from the first step on (step {incident.onset_step})."
 
 
 def _divergence(case: Case) -> str:
@@ -106,7 +106,7 @@ def _nonfinite(case: Case) -> str:
     incident = case.incident
     if incident.nonfinite_step is not None:
         lead = incident.lead_steps or 0
-        return f", not finite at step {incident.nonfinite_step} ({lead} steps after this warning)"
+        return f", not finite at step {incident.nonfinite_step} ({counted(lead, 'step')} after this warning)"
     latest = _newest(case, "steps_to_float32_end")
     if latest is None or incident.state != "open":
         return ""

@@ -22,6 +22,7 @@ Names = dict[str, Any]  # what the reader of a snippet has: model, x, y, ... or 
 DIVERGES = frozenset({"gradual_divergence", "fast_divergence", "immediate_blowup", "exploding_gradient"})
 TURNS_BAD = frozenset({"sudden_nan", "nonfinite_gradient", "immediate_blowup", "nonfinite_weight"})
 SESSION = "s"
+MACHINE = "slow_steps"  # is not the program's doing
 NORMAL = "transient_overflow"  # of any training in float16
 
 
@@ -98,7 +99,7 @@ def incidents_of(recorder: RecordingSender) -> list[Incident]:
         fold.rows(0, SESSION, batch_of(piece, layers))
     for kind, step, data in recorder.events:
         fold.event(0, SESSION, Event(seq=1, step=step, kind=kind, data=data))  # type: ignore[arg-type]
-    return fold.incidents()
+    return [incident for incident in fold.incidents() if incident.kind != MACHINE]
 
 
 def batch_of(piece: Rows, layers: Sequence[Layer]) -> Batch:

@@ -11,6 +11,7 @@ from traces import LAYERS, batch_of, collapse, gradient_first, gradual, learning
 from trainvitals.wire import Environment, Event, Hello, Layer, Layout
 from trainvitals_server.autopsy_words import autopsy_lines
 from trainvitals_server.batch import Batch
+from trainvitals_server.catalogue import CATALOGUE
 from trainvitals_server.finding import Severity
 from trainvitals_server.first_bad import FirstBad, first_bad_of
 from trainvitals_server.fold import RunFold
@@ -198,8 +199,8 @@ def test_an_operation_that_nobody_knows_names_its_place_and_no_cause() -> None:
 
 def test_the_verdict_states_what_the_replay_proves() -> None:
     incident = told(operation("Log", ZERO, output=MINUS), sudden(), NAN_STEP)
-    assert "Cause: the logarithm of zero, in layer `head` (losses.py:12)." in incident.verdict
-    assert "`Log` made 2 -Inf out of float32 from 0 to 0.9" in " ".join(incident.why)
+    assert "Cause: the logarithm of zero, in layer `head` at losses.py:12." in incident.verdict
+    assert "2 -Inf came out of it; its input was between 0 and 0.9 (float32)." in " ".join(incident.why)
     assert not any("gradients alone cannot name the layer" in line for line in incident.why)
 
 
@@ -209,7 +210,7 @@ def test_the_replay_speaks_against_what_the_graph_suggested() -> None:
     assert best(incident).cause == "exp_overflow"
     (other,) = [cause for cause in incident.causes if cause.cause == "log_of_zero"]
     assert other.confidence <= 0.2
-    assert "it was `Exp` that went wrong first" in other.against[-1]
+    assert "first goes wrong in `Exp`" in other.against[-1]
 
 
 def test_values_that_were_counted_are_not_doubted() -> None:
@@ -249,6 +250,19 @@ def test_weights_that_were_bad_before_are_unusable_since_then() -> None:
     assert (incident.weights.usable, incident.weights.bad_since) == (False, 150)
 
 
+def test_a_bad_weight_is_told_as_its_layer_s() -> None:
+    report = {"found": "weight", "is_reproduced": True, "layer": "head/kernel"}
+    incident = told(report, sudden(), NAN_STEP)
+    assert (incident.layer, incident.weights.bad_since) == ("head", NAN_STEP - 1)
+
+
+def test_the_ways_of_a_backward_operation_are_told() -> None:
+    report = FirstBad(
+        step=1, found="operation", operation="RealDiv", gradient_of="Sqrt", direction="backward"
+    )
+    assert "`RealDiv` (a division in the gradient of `Sqrt`), in the loss" in autopsy_lines(report)[0]
+
+
 def test_samples_and_the_bundle_are_what_to_look_at_next() -> None:
     report = operation("Log", ZERO, samples=[3, 7], n_bad_samples=2, bundle="/runs/step-200")
     steps = told(report, sudden(), NAN_STEP).next
@@ -258,9 +272,8 @@ def test_samples_and_the_bundle_are_what_to_look_at_next() -> None:
 
 def test_a_redacted_report_is_told_without_ranges_and_places() -> None:
     bare = FirstBad(step=1, found="operation", operation="Log", direction="forward", layer="head")
-    assert autopsy_lines(bare) == [
-        "The step was replayed: first wrong is `Log` in layer `head`: `Log` made NaN or Inf."
-    ]
+    (line,) = autopsy_lines(bare)
+    assert line.endswith("is `Log` (a logarithm), in layer `head`. NaN or Inf came out of it.")
 
 
 @pytest.mark.parametrize(
@@ -276,3 +289,12 @@ def test_a_report_of_another_version_keeps_what_we_do_not_read() -> None:
     incident = told(report, sudden(), NAN_STEP)
     assert incident.first_bad_operation == {**report, "step": NAN_STEP}
     assert first_bad_of(incident) is not None
+
+
+def test_a_scale_that_sinks_for_another_reason_tells_that_reason() -> None:
+    report = backward("Reciprocal", ZERO, output=INFINITE, gradient_of="Log", is_unselected=True)
+    incident = told(report, collapse(), 12)
+    assert [cause.cause for cause in incident.causes[:2]] == ["loss_scale_floor", "where_gradient"]
+    assert incident.layer == "head"
+    assert "the gradients are bad at any loss scale: `where` selects the safe branch" in incident.verdict
+    assert incident.next[1] == CATALOGUE["where_gradient"].fix

@@ -16,12 +16,12 @@ from traces import (
     one_bad_batch,
     sudden,
 )
-from trainvitals.wire import Environment, Layer
+from trainvitals.wire import Environment, Event, Hello, Layer
 from trainvitals_server.batch import Batch
 from trainvitals_server.case import Guess
 from trainvitals_server.catalogue import CATALOGUE
 from trainvitals_server.causes import with_texts
-from trainvitals_server.fold import scan
+from trainvitals_server.fold import RunFold, scan
 from trainvitals_server.incident import Incident
 from trainvitals_server.suspects import LOSS, suspects_of
 from trainvitals_server.verdicts import VERDICTS
@@ -215,3 +215,32 @@ def test_nothing_is_said_twice() -> None:
             said = [*incident.why, *incident.next]
             assert len(said) == len(set(said))
             assert not {line for cause in incident.causes for line in cause.supports} & set(said)
+
+
+def validated(operations: dict[str, list[str]]) -> Incident:
+    fold = RunFold("run")
+    fold.hello(Hello(run_id="run", session_id="s", environment=environment(operations)))
+    fold.rows(0, "s", batch_of({"loss": learning(60)}))
+    fold.event(0, "s", Event(seq=1, step=59, kind="validation", data={"val_loss": float("nan")}))
+    return next(item for item in fold.incidents() if item.kind == "validation_nonfinite")
+
+
+def test_a_nan_of_the_validation_points_at_a_division_of_the_model_itself() -> None:
+    incident = validated({"RealDiv": ["sequential_1/norm_1/truediv", "compile_loss/mse/truediv"]})
+    assert (incident.causes[0].cause, incident.layer) == ("division_by_zero", "norm")
+    assert incident.causes[0].confidence < 0.5
+    assert incident.causes[0].against
+
+
+def test_a_nan_of_the_validation_that_nothing_explains_says_how_to_find_it() -> None:
+    incident = validated({"RealDiv": ["compile_loss/mse/truediv"]})
+    assert incident.causes[0].cause == "unknown"
+    assert "model.evaluate" in incident.next[0]
+
+
+def test_a_divergence_that_begins_in_one_step_may_be_one_batch() -> None:
+    loss = learning(300)
+    loss[250:] = 1e6 * 1e3 ** np.arange(50.0)
+    (outlier,) = [cause for cause in loud(batch_of({"loss": loss})).causes if cause.cause == "data_outlier"]
+    assert outlier.confidence >= 0.6
+    assert "data_outlier" not in [cause.cause for cause in loud(gradual()).causes]

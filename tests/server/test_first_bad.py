@@ -117,6 +117,13 @@ def test_a_report_of_another_step_explains_nothing(step: int) -> None:
     assert fold.incidents()[0].first_bad_operation is None
 
 
+def test_weights_that_an_incident_has_spoiled_do_not_explain_it() -> None:
+    fold = begun()
+    fold.rows(0, "s0", gradient_first())
+    assert report(fold, 81, found="weight") == []
+    assert len(report(fold, 80, found="weight")) == 1
+
+
 def test_the_non_finite_end_of_a_divergence_is_its_report_s_step() -> None:
     fold = begun()
     fold.rows(0, "s0", gradual())
