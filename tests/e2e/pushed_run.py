@@ -59,7 +59,7 @@ class Run:
         self._post(frame)
         self._step += stride * len(table)
 
-    def event(self, kind: wire.EventKind, step: int, **data: float) -> None:
+    def event(self, kind: wire.EventKind, step: int, **data: object) -> None:
         """Tell of something that happened once."""
         self._seq += 1
         self._post(wire.Event(seq=self._seq, step=step, kind=kind, data=dict(data)))
