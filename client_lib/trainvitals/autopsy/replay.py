@@ -59,13 +59,15 @@ class Replayer:
                 handle = identity_of(part.handle)
                 self.of_handle[handle] = variable
                 self._parts[handle] = part
-        self._weights = [identity_of(part.handle) for one in scene.weights for part in components(one)]
+        self._weights = _handles(scene.weights)
+        self._statistics = _handles(scene.statistics)
 
     def attempt(self, data: Value, mode: Mode) -> Attempt:
         """Run the step once from the state before it."""
         self._rewind()
         if mode.is_unscaled:
             assign([(one.dynamic_scale, 1.0) for one in self._scalers()])
+        sound = [one for one in self._statistics if not self._is_bad(one)]
         recording = Recording(self._parts) if mode.is_recorded and can_see_operations() else None
         layers = LayerWatch() if mode.is_recorded and recording is None else None
         spy = Spy()
@@ -89,7 +91,7 @@ class Replayer:
         attempt.layer = None if layers is None else layers.first_bad
         loss = _returned_loss(returned)
         attempt.has_only_loss = bool(loss) and not spy.has_gradients
-        attempt.stage, attempt.bad = self._judge(spy, loss)
+        attempt.stage, attempt.bad = self._judge(spy, loss, sound)
         return attempt
 
     def _differentiated(self, data: Value) -> Value:
@@ -111,7 +113,7 @@ class Replayer:
         """Return the variables that were not finite before the step: weights, then all others."""
         self._rewind()
         handles = dict.fromkeys([*self._weights, *self._parts])
-        return [self.of_handle[one] for one in handles if badness_of(self._parts[one]) != FINITE]
+        return [self.of_handle[one] for one in handles if self._is_bad(one)]
 
     def _scalers(self) -> list[Value]:
         return [
@@ -120,15 +122,22 @@ class Replayer:
             if getattr(one, "built", False) and hasattr(one, "dynamic_scale")
         ]
 
-    def _judge(self, spy: Spy, returned: list[Value]) -> tuple[Stage, list[int]]:
+    def _judge(self, spy: Spy, returned: list[Value], sound: list[int]) -> tuple[Stage, list[int]]:
         if spy.bad_losses:
             return "loss", spy.bad_losses
         if bad := [identity_of(one) for one in returned if badness_of(one) != FINITE]:
             return "loss", bad
         if spy.bad_gradients:
             return "gradient", spy.bad_gradients
-        weights = [one for one in self._weights if badness_of(self._parts[one]) != FINITE]
+        weights = list(filter(self._is_bad, self._weights)) or list(filter(self._is_bad, sound))
         return ("weight", weights) if weights else ("", [])
+
+    def _is_bad(self, handle: int) -> bool:
+        return badness_of(self._parts[handle]) != FINITE
+
+
+def _handles(variables: Sequence[Value]) -> list[int]:
+    return [identity_of(part.handle) for one in variables for part in components(one)]
 
 
 def run_the_step(run: Value, data: Value) -> Value:

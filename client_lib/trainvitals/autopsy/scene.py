@@ -51,6 +51,11 @@ class Scene:
         listed = [variable for variable, _ in self.state if id(variable) not in of_optimizers]
         return [variable for variable in listed if getattr(variable, "trainable", False)]
 
+    @property
+    def statistics(self) -> list[Value]:
+        """The model's weights that are not trained, as the averages of a BatchNormalization."""
+        return [] if self.model is None else list(getattr(self.model, "non_trainable_weights", ()))
+
 
 def _variables_of(optimizer: Value) -> Sequence[Value]:
     variables = optimizer.variables

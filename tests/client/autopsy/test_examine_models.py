@@ -135,6 +135,27 @@ def test_statistics_of_a_batch_norm_are_those_from_before_the_step() -> None:
     assert report.n_bad_samples > 0
 
 
+@pytest.mark.parametrize("start", [0.0, np.inf])
+def test_a_statistic_that_the_step_spoils_is_traced_and_one_that_was_so_is_left_alone(start: float) -> None:
+    class Tracked(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Value) -> None:
+            fixed = keras.initializers.Constant(start)
+            self.least = self.add_weight(shape=(), initializer=fixed, trainable=False, name="least")
+
+        def call(self, x: Value) -> Value:
+            self.least.assign(ops.log(ops.min(x)) if start == 0 else self.least)  # statistic
+            return x
+
+    x = np.abs(numbers(5, 4))
+    x[3, 1] = 0
+    report = report_of(compiled(dense(Tracked(name="tracked"), keras.layers.Dense(1))), x, numbers(5, 1))
+    if start == 0:
+        assert said(report) == ("operation", "Log", "forward", "tracked", line_of("statistic"))
+        assert report.samples == (3,)
+    else:
+        assert report.found == "nothing"
+
+
 def test_the_sparse_gradient_of_an_embedding() -> None:
     power = keras.layers.Lambda(lambda x: ops.abs(x) ** 0.5, name="power")  # power
     model = keras.Sequential([keras.Input((2,)), keras.layers.Embedding(6, 3, name="words"), power])
@@ -204,6 +225,17 @@ def test_of_two_bad_variables_the_one_that_was_read_is_named() -> None:
     weight = tf.Variable(np.full((4, 1), np.nan, "float32"), name="weight")
     report = loop_report(lambda batch: tf.reduce_mean(batch[0] @ weight), (numbers(5, 4),), [spare, weight])
     assert (report.found, report.layer, report.n_bad) == ("weight", "weight:0", 4)
+
+
+def test_rows_that_are_not_the_samples_are_found_out() -> None:
+    table = tf.Variable([[1.0], [1.0], [0.0], [1.0], [1.0], [1.0]])  # as many rows as samples
+
+    def run(batch: Value) -> Value:
+        return tf.reduce_mean(tf.gather(tf.math.log(table), batch[0]))  # log of a table
+
+    report = loop_report(run, (np.array([0, 1, 3, 5, 2, 4]),), [table])
+    assert (report.operation, report.line) == ("Log", line_of("log of a table"))
+    assert report.samples == (4,)  # which looks up the third row
 
 
 def test_a_loop_that_only_returns_its_loss() -> None:
