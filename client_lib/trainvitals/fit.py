@@ -6,6 +6,7 @@ Everything here runs in the training thread, between two executions of the train
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import weakref
@@ -15,13 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from trainvitals.autopsy.sources import ModelSource
+from trainvitals.autopsy.wiring import Autopsy
 from trainvitals.guard import Guard
+from trainvitals.halt import Halt
 from trainvitals.odd import as_number
 from trainvitals.probe.decode import Decoded
 from trainvitals.probe.environment import describe
 from trainvitals.probe.keras3 import Probe
 from trainvitals.probe.optimizers import scaling_of, updates_of
 from trainvitals.probe.types import Model, Value
+from trainvitals.response import Response
 from trainvitals.rows import Cells, Rows
 from trainvitals.session import Session
 
@@ -41,9 +46,16 @@ _log = logging.getLogger("trainvitals")
 class Fit:
     """The reporter's side of one model in training; kept over several calls of `fit`."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(
+        self, session: Session, response: Response, on_stop: Callable[[], None] = lambda: None
+    ) -> None:
         self._session = session
-        self._probe = Probe()
+        self._probe = Probe(captures=response.autopsy, policy=response.policy)
+        self._halt = Halt(session)
+        self._on_stop = on_stop
+        self._autopsy = Autopsy(session, response)
+        self._source: ModelSource | None = None  # of failing steps
+        self._fastest_s: float | None = None  # step; the first execution, which compiles, does not count
         self._model: Value = None
         self._params: Mapping[str, Any] = {}
         self._step = 0  # of the next row
@@ -71,8 +83,12 @@ class Fit:
         self.abandon()
         self._model, self._params = model, params
         self._probe.install(model, self._around, self._watch_save)
+        capture = self._probe.capture
+        self._source = None if capture is None else ModelSource(model, capture)
         self._limit = max(1, self._probe.capacity // 2 // int(model.steps_per_execution))
-        self._executions, self._logs = [], {}
+        self._executions, self._logs, self._fastest_s = [], {}, None
+        self._halt.begin()
+        self._autopsy.begin()
         self._is_waiting, self._thread = True, threading.get_ident()
         self.is_displaced = False
 
@@ -136,23 +152,42 @@ class Fit:
             self._open(0)
         self.read()
         self._probe.remove()
-        self._session.bye("stopped" if self._session.stop_requested else "finished")
+        is_stopped = self._session.stop_requested or self._halt.stopped
+        self._session.bye("stopped" if is_stopped else "finished", self._halt.stopped)
 
-    def read(self) -> None:
-        """Take the new rows out of the ring and hand them to the sender."""
+    def read(self, *, looks: bool = True) -> None:
+        """Take the new rows out of the ring, hand them to the sender, and look at a step that failed."""
         began = time.perf_counter()
         pieces = self._probe.read()
         self._send_layout(pieces)
         executions, self._executions = self._executions, []
+        brake = self._probe.brake
         for piece in pieces:
-            self._send(piece, executions, began)
+            self._send(piece if brake is None else self._halt.marked(piece, brake), executions, began)
+        if self._halt.stopped and not self._model.stop_training:
+            self._model.stop_training = True
+            self._on_stop()
         for note in self._probe.notes:
             self._session.sender.event("message", max(self._step - 1, 0), {"text": note})
         self._probe.notes.clear()
+        took = time.perf_counter() - began
+        if looks:
+            self._look(pieces, [seconds for _, seconds in executions])
         now = time.perf_counter()
-        self._next_read = now + max(READ_EVERY_S, (now - began) / READ_SHARE)
+        self._next_read = now + max(READ_EVERY_S, took / READ_SHARE)
         if executions:
             self._promise_steps(max(seconds for _, seconds in executions), now)
+
+    def _look(self, pieces: list[Decoded], seconds: list[float]) -> None:
+        """Have a step that failed examined; its time is none of the next step's."""
+        if self._source is None or not pieces or threading.get_ident() != self._thread:
+            return
+        counted = seconds[1:] if self._fastest_s is None else seconds
+        self._fastest_s = min([self._fastest_s or math.inf, *counted])
+        size = max(int(self._model.steps_per_execution), 1)
+        step_s = 0.0 if math.isinf(self._fastest_s) else self._fastest_s / size
+        if self._autopsy.look(pieces, self._source, step_s):
+            self._clock = time.perf_counter()
 
     def _open(self, epoch: int) -> None:
         """Open the session: by the first epoch every callback has restored what it restores."""
@@ -173,7 +208,7 @@ class Fit:
     def _read_rest(self) -> None:
         if self._executions:
             with self._guard:
-                self.read()
+                self.read(looks=False)
 
     @contextmanager
     def _watch_save(self, path: str) -> Iterator[None]:
@@ -236,7 +271,7 @@ class Fit:
         if isinstance(error, StopIteration) or type(error).__name__ == "OutOfRangeError":
             return
         with self._guard:
-            self.read()
+            self.read(looks=False)
         with self._guard:
             self._session.leave(error)
 

@@ -16,7 +16,9 @@ import keras
 from trainvitals import wire
 from trainvitals.fit import Fit
 from trainvitals.guard import Guard
+from trainvitals.halt import Backups
 from trainvitals.identity import identify
+from trainvitals.response import Policy, Response
 from trainvitals.session import Session
 
 _log = logging.getLogger("trainvitals")
@@ -44,7 +46,8 @@ class HealthReporter(keras.callbacks.Callback):
     model.fit(x, y, callbacks=[HealthReporter("http://localhost:8765", project="resnet", name="lr 3e-4")])
     ```
 
-    It never stops, slows down or changes the training: a server that is away costs one log line.
+    It never slows down the training, and stops or changes it only on demand: a server that is away costs one
+    log line.
 
     Args:
         url: The server; else `TRAINVITALS_URL`, else http://127.0.0.1:8765.
@@ -63,6 +66,15 @@ class HealthReporter(keras.callbacks.Callback):
             on with and the optimizer's `iterations` do not tell.
         console: Print where the run is, one line at the onset of an incident and one at its end, and a stop
             from the page.
+        on_nonfinite: What happens in a step whose loss or gradients are not finite. "continue" changes
+            nothing. "stop" ends the training before that step's update: weights, optimizer and BatchNorm's
+            statistics are those from before it, and a backup of `BackupAndRestore` is kept. "skip" drops
+            that update, as if its batch had not been in the data. What a `LossScaleOptimizer` skips is left
+            to it.
+        autopsy: When a step goes non-finite, replay it once and name the first bad operation. Needs no time
+            while nothing fails.
+        share_batch: Send the samples that made the step fail to the server, too.
+        redact: Send no ranges of values, no paths and no source lines.
     """
 
     # Keras may call `on_train_batch_end` from a thread, as it does without us: turning that off would make
@@ -85,6 +97,10 @@ class HealthReporter(keras.callbacks.Callback):
         rank: int | None = None,
         resume_step: int | None = None,
         console: bool = True,
+        on_nonfinite: Policy = "continue",
+        autopsy: bool = True,
+        share_batch: bool = False,
+        redact: bool = False,
     ) -> None:
         super().__init__()
         identity = identify(
@@ -100,6 +116,8 @@ class HealthReporter(keras.callbacks.Callback):
             resume_step=resume_step,
         )
         self._session = Session(identity, on_incident=on_incident, spool_dir=spool_dir, console=console)
+        self._response = Response(on_nonfinite, autopsy, share_batch, redact)
+        self._backups = Backups()
         self._guard = Guard()
         self._fit: Fit | None = None
         self._was_finite = True
@@ -125,6 +143,7 @@ class HealthReporter(keras.callbacks.Callback):
         fresh = {
             "_fit": None,
             "_guard": Guard(),
+            "_backups": Backups(),
             "_was_finite": True,
             "_is_in_fit": False,
             "_model": None,
@@ -132,11 +151,26 @@ class HealthReporter(keras.callbacks.Callback):
         }
         return {**self.__dict__, **fresh, "_session": copy.copy(self._session)}
 
-    @_guarded
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Put our train function in."""
+        """Put our train function in.
+
+        Raises:
+            ValueError: if updates are to be kept out of a model that is trained by several replicas.
+        """
+        replicas = self.model.distribute_strategy.num_replicas_in_sync
+        if self._response.policy != "continue" and replicas > 1:
+            raise ValueError(
+                f"on_nonfinite={self._response.policy!r} is not possible with {replicas} replicas: "
+                'use on_nonfinite="continue" there'
+            )
+        if not self._guard.is_off:
+            with self._guard:
+                self._begin()
+
+    def _begin(self) -> None:
+        self._backups.restore()
         if self._fit is None:
-            self._fit = Fit(self._session)
+            self._fit = Fit(self._session, self._response, lambda: self._backups.keep(self))
         thread = threading.get_ident()
         if self._is_in_fit and thread != self._thread:
             _log.warning("one HealthReporter is in two fits at once; give each thread a reporter of its own")

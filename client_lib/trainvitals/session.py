@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from trainvitals import wire
 from trainvitals.identity import Identity
 from trainvitals.sender import Sender
+from trainvitals.spool import default_directory
 from trainvitals.stay import Stay, lookout, stay_in_fit
 
 Status = Literal["finished", "interrupted", "failed", "stopped"]
@@ -83,6 +84,11 @@ class Session:
             self.leave()
 
     @property
+    def spool_dir(self) -> Path:
+        """Where what is not sent is kept."""
+        return self._spool_dir or default_directory(os.environ)
+
+    @property
     def sender(self) -> Sender:
         """The sender; made on first use."""
         return self._sender or self._connect(self.identity.hello())
@@ -138,7 +144,7 @@ class Session:
             self.is_open, self._stay = False, None
             lookout.discard(self)
             self.sender.bye(status, self.last_step, wire.clip(error, wire.MAX_TEXT_CHARS))
-            if status == "stopped":
+            if status == "stopped" and not error:  # else whoever stopped it has said so
                 reason = wire.clip(self.stop_reason, MAX_REASON_CHARS).strip()
                 self.sender.say("stopped from the page" + (f" ({reason})" if reason else ""))
 

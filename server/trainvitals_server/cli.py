@@ -28,6 +28,7 @@ COMMANDS = {
     "demo": Command("trainvitals_server.demo", "watch real trainings fail, and one that does not", "demo"),
     "check": Command("trainvitals_server.check", "judge training logs without a server"),
     "sync": Command("trainvitals.sync", "upload what a reporter left in its spool"),
+    "replay": Command("trainvitals.replay", "run the failing step of a bundle again"),
     "token": Command("trainvitals_server.token_command", "create, list or revoke access tokens", "server"),
     "webhook": Command("trainvitals_server.alert.command", "add, list, test or remove webhooks", "server"),
 }

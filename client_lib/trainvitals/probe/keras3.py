@@ -15,14 +15,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainvitals.probe.brake import Brake
+from trainvitals.probe.capture import Recorder
+from trainvitals.probe.compiled import capture_of, fed
 from trainvitals.probe.decode import BlockShape, Decoded, decode
 from trainvitals.probe.layers import Groups, group_variables
 from trainvitals.probe.operations import OWN_SCOPE
+from trainvitals.probe.optimizers import optimizers_of
 from trainvitals.probe.ring import Ring, capacity_for
 from trainvitals.probe.saving import Watch, watched_saves
 from trainvitals.probe.step import RowShape, StepTrace
 from trainvitals.probe.taps import attribute
 from trainvitals.probe.types import Model, Optimizer, Tensor, Value
+from trainvitals.response import Policy
 
 _log = logging.getLogger("trainvitals")
 
@@ -32,12 +37,16 @@ OWN_MARK = "_trainvitals_original"  # on our train function: the user's
 class Probe:
     """What is measured of one model. Only the training thread may call it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, captures: bool = True, policy: Policy = "continue") -> None:
+        self._captures = captures
+        self._policy = policy
         self.groups = Groups((), np.zeros(0, np.int64))
         self.operations: dict[str, list[str]] = {}
         self.notes: list[str] = []  # what the user should know about the measurement; the reporter takes them
         self.layout_changed = False
         self.optimizer: Optimizer = None
+        self.capture: Recorder | None = None  # of failing steps
+        self.brake: Brake | None = None  # keeps their updates out
         self._model: Value = None
         self._counter: Value = None
         self._slots: dict[object, Any] = {}
@@ -71,6 +80,10 @@ class Probe:
     def begin(self, step: int) -> None:
         """Let rows begin at `step`; what is in the rings is forgotten."""
         self._counter.assign(step)
+        if self.capture is not None:
+            self.capture.begin(step)
+        if self.brake is not None:
+            self.brake.begin()
         for ring in [*(ring for _, ring, _ in self._rings.values()), *self._details.values()]:
             ring.clear()
 
@@ -106,6 +119,8 @@ class Probe:
         self._slots, self._rings, self._details, self._variables = {}, {}, {}, []
         self._is_broken = False
         self.operations = {}
+        self.capture = capture_of(model) if self._captures else None
+        self.brake = None if self._policy == "continue" else Brake(model, stops=self._policy == "stop")
         if model.distribute_strategy.num_replicas_in_sync > 1:
             self._ring(RowShape((), has_loss=False))  # made here: a replica would make one for each replica
 
@@ -116,14 +131,14 @@ class Probe:
             return self._train_step(original, data)
 
         kept = model.train_function
-        with attribute(model, "train_step", train_step):
+        with attribute(model, "train_step", train_step), fed(model, self.capture):
             model.make_train_function(force=True)
         traced: Callable[..., Any] = model.train_function
         model.train_function = kept
         return traced
 
     def _train_step(self, original: Callable[[Any], Any], data: Value) -> Value:
-        if self._is_broken:
+        if self._is_broken and self.brake is None:
             return original(data)
         if self._model.distribute_strategy.num_replicas_in_sync > 1:
             return self._replica_step(original, data)
@@ -132,14 +147,21 @@ class Probe:
             self._counter,
             self._slot,
             self._details_ring,
+            self.capture,
             use_xla=bool(self._model.jit_compile),
             main_optimizer=self._model.optimizer,
         )
+        with self._guard():
+            trace.hold()
+        held = None if self.brake is None else self.brake.note_start()
         with self._hooks(trace):
             result = original(data)
+        returned = result
+        if self.brake is not None and held is not None:
+            returned = self.brake.finish(held, self._counter.read_value(), result)
         with self._guard():
             self._emit(trace, result)
-        return result
+        return returned
 
     def _replica_step(self, original: Callable[[Any], Any], data: Value) -> Value:
         """Count the step once for all replicas: each sees its own part of the loss and of the gradients."""
@@ -241,7 +263,11 @@ class Probe:
                 if variables is None:
                     variables = optimizer._trainable_variables
                 trace.note_apply(optimizer, grads, variables)
-            return apply(grads) if trainable_variables is None else apply(grads, trainable_variables)
+            given = (grads,) if trainable_variables is None else (grads, trainable_variables)
+            if self.brake is None:
+                return apply(*given)
+            loss = trace.known_loss()
+            return self.brake.apply(lambda: apply(*given), optimizer, grads, trainable_variables, loss)
 
         def hooked_scale_loss(loss: Tensor) -> Value:
             with self._guard():
@@ -285,10 +311,3 @@ class Probe:
             if "broken" not in self._told:
                 self._told.add("broken")
                 _log.warning("trainvitals could not measure this step and stops measuring", exc_info=True)
-
-
-def optimizers_of(model: Model) -> list[Any]:
-    """Return the model's optimizers: the compiled one, and others that are attributes of it."""
-    found = [model.optimizer, *vars(model).values()]
-    optimizers = [value for value in found if isinstance(value, keras.optimizers.Optimizer)]
-    return list({id(optimizer): optimizer for optimizer in optimizers}.values())

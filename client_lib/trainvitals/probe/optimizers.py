@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
-from trainvitals.probe.types import Optimizer, Value
+from trainvitals.probe.types import Model, Optimizer, Value
 
 
 def scaling_of(optimizer: Optimizer) -> str:
@@ -48,3 +50,10 @@ def updates_of(optimizer: Optimizer) -> int:
 def inner_of(optimizer: Optimizer) -> Value:
     """Return the optimizer below a loss scaler."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def optimizers_of(model: Model) -> list[Any]:
+    """Return the model's optimizers: the compiled one, and others that are attributes of it."""
+    found = [model.optimizer, *vars(model).values()]
+    optimizers = [value for value in found if isinstance(value, keras.optimizers.Optimizer)]
+    return list({id(optimizer): optimizer for optimizer in optimizers}.values())

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from trainvitals.probe import measure
+from trainvitals.probe.capture import Recorder, is_reached, signs
 from trainvitals.probe.operations import OWN_SCOPE, risky_operations
 from trainvitals.probe.optimizers import learning_rate_of, loss_scale_of, optimizer_step_of, scaling_of
 from trainvitals.probe.row import BLOCK_HEAD, ROW_HEAD, details_width
@@ -82,6 +83,7 @@ class StepTrace:
     counter: Any
     slot: Callable[[object, int], Any]
     details: Callable[[object, int], Any]
+    capture: Recorder | None = None
     use_xla: bool = False
     main_optimizer: Value = None
     losses: dict[str, Tensor] = field(
@@ -91,10 +93,24 @@ class StepTrace:
     operations: dict[str, list[str]] | None = None
     graph: Value = field(default_factory=lambda: _graph())
     step: Tensor = None  # the counter, read once
+    start: Value = None  # what the capture holds from the start on
 
     def __post_init__(self) -> None:
         with tf.name_scope(OWN_SCOPE):
             self.step = _f64(self.counter.read_value())
+
+    def hold(self) -> None:
+        """Hold what the capture needs of the step's start; to be called before it runs."""
+        if self.capture is not None:
+            with tf.name_scope(OWN_SCOPE):
+                self.start = self.capture.note_start(self.data)
+
+    def known_loss(self) -> Tensor | None:
+        """Return the raw loss as far as it is known by now and within reach."""
+        if not is_reached(self.graph):
+            return None
+        known = [self.losses[source] for source in LOSS_SOURCES if source in self.losses]
+        return next((loss for loss in known if not isinstance(loss, tf.Variable)), None)
 
     def note_loss(self, source: str, loss: Tensor) -> None:
         """Remember the loss that `source` was given; the last one of a source counts."""
@@ -145,17 +161,33 @@ class StepTrace:
         inputs, labels = _batch_parts(self.data) if is_inside else (None, None)
         data = (inputs, labels, [getattr(variable, "value", variable) for _, variable in pairs])
         gradients = [measure.dense(gradient, self.use_xla) for gradient, _ in pairs]
+        keep = self._keeping(loss, block)
         if self.use_xla:
-            return measure.details_in_one_pass(gradients, loss, data)
+            numbers = measure.details_in_one_pass(gradients, loss, data)
+            keep(self.counter.read_value(), numbers)
+            return numbers
         halves = measure.half_sums(gradients)
 
         def write_details() -> None:
             step = self.counter.read_value()
             numbers = measure.details(gradients, halves, loss, data)
             block.details.write(step, tf.concat([_f64(step)[tf.newaxis], numbers], 0))
+            keep(step, numbers)
 
         seldom(measure.is_suspicious(halves, loss), write_details)
         return _f64(halves)
+
+    def _keeping(self, loss: Tensor | None, block: Block) -> Callable[[Tensor, Tensor], None]:
+        """Return what captures a failing step, given its number and details; nothing does where none can."""
+        capture = self.capture
+        if capture is None or not is_reached(self.graph):
+            return lambda step, details: None
+
+        def keep(step: Tensor, details: Tensor) -> None:
+            counts = details[-len(block.variables) :]
+            capture.store(self.start, step, *signs(loss, counts, block.scaling))
+
+        return keep
 
     def finish(self, result: Value) -> tuple[RowShape, Tensor, str]:
         """Return the row's shape, the row, and where its loss comes from ("" when it has none)."""

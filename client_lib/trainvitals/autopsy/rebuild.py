@@ -1,0 +1,121 @@
+"""Rebuild: the model of a bundle in a fresh process.
+
+Where Keras's own description of it is enough, from that. Else the user's program is run again up to where it
+calls `fit`: at that point it has made the very model, with its classes, losses and `train_step`. Nothing is
+trained: the call is caught.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from trainvitals.autopsy.bundle import Bundle
+from trainvitals.autopsy.scene import Scene
+from trainvitals.probe.optimizers import optimizers_of
+from trainvitals.probe.types import Model, Value
+
+
+class NoModel(Exception):
+    """The model could not be made again; the text says what to do."""
+
+
+class _Reached(BaseException):
+    """The program has called `fit`."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__()
+        self.scene = scene
+
+
+def scene_of(bundle: Bundle, script: Path | None) -> Scene:
+    """Return the scene of `bundle` with its model, made by `script` or by what the bundle knows.
+
+    Raises:
+        NoModel: if neither makes the model.
+    """
+    if script is not None:
+        return _from_script(bundle, script)
+    if (scene := _from_config(bundle)) is not None:
+        return scene
+    if bundle.script and Path(bundle.script).is_file():
+        return _from_script(bundle, Path(bundle.script))
+    raise NoModel(
+        "Keras cannot make this model from its description alone, and the program that trained it "
+        + (f"is not at {bundle.script} any more" if bundle.script else "was a notebook or a prompt")
+        + ": give a program that makes the model and calls fit with --script FILE"
+    )
+
+
+def _from_config(bundle: Bundle) -> Scene | None:
+    if bundle.model_config is None:
+        return None
+    try:
+        model = keras.saving.deserialize_keras_object(bundle.model_config, safe_mode=False)
+        return bundle.scene(_ready(model, bundle))
+    except Exception:  # classes and functions of the user's that are not known here raise many things
+        return None
+
+
+def _from_script(bundle: Bundle, script: Path) -> Scene:
+    try:
+        with _catching_fit(bundle), _as_program(script, bundle.arguments):
+            runpy.run_path(str(script), run_name="__main__")
+    except _Reached as reached:
+        return reached.scene
+    except SystemExit:
+        pass
+    raise NoModel(f"{script} ended without calling fit of a model that fits the bundle")
+
+
+@contextlib.contextmanager
+def _catching_fit(bundle: Bundle) -> Iterator[None]:
+    """Let the first call of `fit` of a model that fits the bundle end the program; others do nothing."""
+    holder = next(one for one in keras.Model.__mro__ if "fit" in vars(one))
+    original = vars(holder)["fit"]
+
+    def fit(self: Model, *args: Value, **kwargs: Value) -> Value:
+        try:
+            scene = bundle.scene(_ready(self, bundle))
+        except (ValueError, AttributeError):
+            return keras.callbacks.History()  # a model that was trained before the one that failed
+        raise _Reached(scene)
+
+    holder.fit = fit
+    try:
+        yield
+    finally:
+        holder.fit = original
+
+
+@contextlib.contextmanager
+def _as_program(script: Path, arguments: list[str]) -> Iterator[None]:
+    words, path = sys.argv, list(sys.path)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = words, path
+
+
+def _ready(model: Model, bundle: Bundle) -> Model:
+    """Return the model with all its variables: `fit` makes those of the optimizer in its first step."""
+    if not model.built:
+        _build(model, bundle.data)
+    for optimizer in optimizers_of(model):
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+    return model
+
+
+def _build(model: Model, data: Any) -> None:  # noqa: ANN401 - the user's batch
+    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    model(inputs, training=False)

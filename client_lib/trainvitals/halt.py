@@ -1,0 +1,96 @@
+"""Halt: tells of updates that were kept out of the model, and ends the training after the first one.
+
+The graph does the keeping out (`probe/brake.py`); this is the host's half, in the training thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+
+from trainvitals.autopsy.watch import failures
+from trainvitals.probe.brake import Brake
+from trainvitals.probe.decode import Decoded
+from trainvitals.session import Session
+
+SAY_EVERY_S = 60.0
+
+
+class Halt:
+    """Reads what a brake did. `stopped` is the line about a stop, once there was one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.stopped = ""
+        self._dropped = 0
+        self._next_word = 0.0
+
+    def begin(self) -> None:
+        """Forget an earlier fit."""
+        self.stopped = ""
+
+    def marked(self, piece: Decoded, brake: Brake) -> Decoded:
+        """Return the rows with the updates that were kept out among the skipped ones; tell of them."""
+        dropped = failures(piece)
+        if not dropped.any() and not self.stopped:
+            return piece
+        stopped_at = brake.stopped_at
+        if stopped_at is not None:
+            dropped |= piece.steps >= stopped_at
+            self._tell_stop(stopped_at)
+        else:
+            self._tell_skips(int(piece.steps[np.flatnonzero(dropped)[-1]]), int(dropped.sum()))
+        skipped, present = piece.columns.get("skipped", (np.zeros(len(dropped), np.uint8), None))
+        known = skipped if present is None else np.where(present, skipped, 0)
+        cells = ((known > 0) | dropped).astype(np.uint8), None
+        return replace(piece, columns={**piece.columns, "skipped": cells})
+
+    def _tell_stop(self, step: int) -> None:
+        if not self.stopped:
+            self.stopped = (
+                f"step {step} went non-finite: training stops before its update; weights, optimizer and "
+                "batch statistics are those from before that step"
+            )
+            self._say(step, self.stopped)
+
+    def _tell_skips(self, step: int, count: int) -> None:
+        self._dropped += count
+        now = time.monotonic()
+        if now >= self._next_word:
+            self._next_word = now + SAY_EVERY_S
+            self._say(step, f"the update of step {step} was dropped, non-finite; {self._dropped} so far")
+
+    def _say(self, step: int, text: str) -> None:
+        self._session.sender.event("message", step, {"text": text})
+        self._session.sender.say(text)
+
+
+class Backups:
+    """Keeps what `BackupAndRestore` deletes after an end that it takes for a good one."""
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+
+    def keep(self, beside: object) -> None:
+        """Let the backup be kept by each `BackupAndRestore` in a list of callbacks with `beside` in it.
+
+        A callback does not know its neighbours; whoever refers to it does.
+        """
+        for holder in gc.get_referrers(beside):
+            if type(holder) is not list:
+                continue
+            for one in holder:
+                if isinstance(one, keras.callbacks.BackupAndRestore) and one.delete_checkpoint:
+                    one.delete_checkpoint = False
+                    self._kept.append(one)
+
+    def restore(self) -> None:
+        """Let the callbacks be as they were."""
+        for one in self._kept:
+            one.delete_checkpoint = True
+        self._kept.clear()

@@ -1,0 +1,193 @@
+"""Capture: keeps the failing step: its batch, and the state that the model was in before it.
+
+Nothing is copied while nothing fails. What the forward pass may change (BatchNorm's statistics, seeds) is
+read at the start of the step, which takes a reference; the rest is read in the branch that a suspicious step
+takes, before the optimizer changes it. A queue of one element takes it all, so that only the first such step
+since `arm` is kept, whatever its shapes are. No queue works within XLA: there `compiled.py` does the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import tensorflow as tf
+
+from trainvitals.probe.optimizers import optimizers_of
+from trainvitals.probe.template import Template
+from trainvitals.probe.types import Model, Tensor, Value
+
+OFF, ARMED, ARMED_FOR_SKIPS = 0, 1, 2  # the last also takes what a loss scaler skips
+_INNER_GRAPHS = ("CondBranchFuncGraph", "WhileBodyFuncGraph")
+MAX_PLANS = 16  # traces that would keep different things; a training that has more captures no further ones
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One failing step."""
+
+    step: int
+    data: Any  # as `train_step` got it
+    state: list[tuple[Any, Any]]  # (variable, value before the step)
+    weights_from: Literal["before_step", "after_step"] = "before_step"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is held of a step from its start on, while it is traced."""
+
+    data: Any
+    state: tuple[tuple[Any, Tensor], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What one queue holds: the step, the batch's tensors, the variables."""
+
+    queue: Any
+    template: Template
+    variables: tuple[Any, ...]
+
+    def take(self) -> Captured:
+        step, *values = self.queue.dequeue()
+        place = len(values) - len(self.variables)
+        state = list(zip(self.variables, values[place:], strict=True))
+        return Captured(int(step), self.template.join(values[:place]), state)
+
+
+class Recorder(Protocol):
+    """What keeps failing steps: `Capture`, or `CompiledCapture` under XLA."""
+
+    reason: str  # why `take` had nothing, where there is a reason
+
+    def note_start(self, data: Value) -> Start:
+        """Hold what the step may have changed by the time it fails; to be called before it runs."""
+
+    def store(self, start: Start, step: Tensor, is_bad: Tensor, is_skip: Tensor) -> None:
+        """Keep the step if it is the first that `is_bad` (or `is_skip`), before the optimizer's update."""
+
+    def begin(self, step: int) -> None:
+        """Wait for the next failing step; the coming one is `step`."""
+
+    def settle(self) -> None:
+        """Adapt to what is known after some steps."""
+
+    def arm(self, *, for_skips: bool = False) -> None:
+        """Forget what is kept and wait for the next failing step."""
+
+    def take(self) -> Captured | None:
+        """Return the first step that was kept, and keep no other until the next `arm`."""
+
+
+class Capture:
+    """The captured step of one model.
+
+    `note_start` and `store` go into the graph, the rest is for the training thread. After `take`, nothing is
+    captured until `arm` is called again.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._plans: dict[object, _Plan] = {}
+        self.reason = ""  # why `take` had nothing, where there is one
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._level = tf.Variable(ARMED, dtype=tf.int32, trainable=False, name="trainvitals_armed")
+
+    def note_start(self, data: Value) -> Start:
+        """Hold what the step may have changed by the time it fails; to be called before it runs."""
+        state = [(one, current(one)) for one in self._model.non_trainable_variables]
+        return Start(data, tuple(state))
+
+    def store(self, start: Start, step: Tensor, is_bad: Tensor, is_skip: Tensor) -> None:
+        """Keep the step if nothing is kept yet; to be called in a rarely taken branch, before the update.
+
+        Args:
+            start: From `note_start`.
+            step: Its int64 number.
+            is_bad: Whether it is to be kept.
+            is_skip: Whether it is so only where a loss scaler's skips are looked at.
+        """
+        held = {id(variable): value for variable, value in start.state}
+        variables = state_of(self._model)
+        template, tensors = Template.of(start.data)
+        plan = self._plan(template, tensors, variables)
+        if plan is None:
+            return
+
+        def keep() -> Tensor:
+            values = [held[id(one)] if id(one) in held else current(one) for one in variables]
+            plan.queue.enqueue([step, *tensors, *values])
+            return tf.constant(0)
+
+        level = self._level.read_value()
+        is_wanted = tf.logical_or(
+            tf.logical_and(is_bad, level >= ARMED), tf.logical_and(is_skip, tf.equal(level, ARMED_FOR_SKIPS))
+        )
+        is_free = tf.equal(plan.queue.size(), 0)
+        tf.cond(tf.logical_and(is_wanted, is_free), keep, lambda: tf.constant(0))
+
+    def arm(self, *, for_skips: bool = False) -> None:
+        """Forget what is kept and wait for the next failing step."""
+        for plan in self._plans.values():
+            if plan.queue.size():
+                plan.queue.dequeue()
+        self._level.assign(ARMED_FOR_SKIPS if for_skips else ARMED)
+
+    def begin(self, step: int) -> None:
+        """Wait for the next failing step, of which the first is `step`."""
+        self.arm()
+
+    def settle(self) -> None:
+        """Adapt to what is known after some steps: nothing here."""
+
+    def take(self) -> Captured | None:
+        """Return the first step that was kept, and keep no other until the next `arm`."""
+        self._level.assign(OFF)
+        found = [plan.take() for plan in self._plans.values() if plan.queue.size()]
+        return min(found, key=lambda captured: captured.step, default=None)
+
+    def _plan(self, template: Template, tensors: list[Tensor], variables: list[Any]) -> _Plan | None:
+        dtypes = [tf.int64, *(tensor.dtype for tensor in tensors), *(_dtype(one) for one in variables)]
+        key = str(template.skeleton), tuple(dtypes), tuple(id(variable) for variable in variables)
+        if key not in self._plans and len(self._plans) < MAX_PLANS:
+            with tf.init_scope(), tf.device("CPU:0"):
+                queue = tf.queue.FIFOQueue(1, dtypes)
+            self._plans[key] = _Plan(queue, template, tuple(variables))
+        return self._plans.get(key)
+
+
+def state_of(model: Model) -> list[Any]:
+    """Return all variables that a step may read or change: the model's and its optimizers'."""
+    found = [*model.variables]
+    for optimizer in optimizers_of(model):
+        found += optimizer.variables
+    return list({id(variable): variable for variable in found}.values())
+
+
+def current(variable: Value) -> Tensor:
+    """Return the value of a variable, Keras's or TensorFlow's."""
+    return tf.convert_to_tensor(getattr(variable, "value", variable))
+
+
+def _dtype(variable: Value) -> Any:  # noqa: ANN401 - TensorFlow has no types
+    return tf.as_dtype(variable.dtype)
+
+
+def signs(loss: Tensor | None, counts: Tensor, scaling: str) -> tuple[Tensor, Tensor]:
+    """Return whether a step with these counts of non-finite gradients failed, and whether a scaler skips it.
+
+    A loss scaler skips steps in good health: under one, only a loss that is not finite is a failure.
+    """
+    has_bad_gradient = tf.reduce_sum(counts) > 0
+    is_bad = tf.constant(False) if scaling == "dynamic" else has_bad_gradient
+    if loss is not None:
+        is_bad = tf.logical_or(is_bad, tf.logical_not(tf.math.is_finite(loss)))
+    return is_bad, has_bad_gradient
+
+
+def is_reached(graph: Value) -> bool:
+    """Return whether the tensors of `graph` can be used here: in it, or in a branch or loop within it."""
+    here = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while here is not graph and here is not None and type(here).__name__ in _INNER_GRAPHS:
+        here = here.outer_graph
+    return here is graph

@@ -1,0 +1,193 @@
+"""What is kept of a failing step is what the step was given and what the model held before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from training import Array, batch, small_model
+from trainvitals.probe import batches, compiled
+from trainvitals.probe.batches import Batches
+from trainvitals.probe.capture import Captured
+from trainvitals.probe.keras3 import Probe
+from trainvitals.probe.template import Template
+from trainvitals.probe.types import Value
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+SIZE = 8
+
+
+class Probing(keras.callbacks.Callback):  # type: ignore[misc]
+    """Puts a probe in, settles its capture after each execution, and notes the state after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.probe = Probe()
+        self.states: list[dict[int, Array]] = []
+
+    def on_train_begin(self, logs: Value = None) -> None:
+        self.probe.install(self.model, lambda function: lambda data: function(data), Value)
+        self.probe.begin(0)
+        self.states.append(self._state())
+
+    def on_train_batch_end(self, batch: int, logs: Value = None) -> None:
+        assert self.probe.capture is not None
+        self.probe.capture.settle()
+        self.states.append(self._state())
+
+    def on_train_end(self, logs: Value = None) -> None:
+        self.probe.remove()
+
+    def take(self) -> Captured | None:
+        assert self.probe.capture is not None
+        return self.probe.capture.take()
+
+    def _state(self) -> dict[int, Array]:
+        variables = [*self.model.variables, *self.model.optimizer.variables]
+        return {id(one): np.array(one) for one in variables}
+
+
+def rich_model(**options: Value) -> keras.Model:
+    keras.utils.set_random_seed(3)
+    layers = [
+        keras.layers.Dense(16, activation="relu"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.3),
+        keras.layers.Dense(1, dtype="float32"),
+    ]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    model.compile(options.pop("optimizer", None) or keras.optimizers.Adam(1e-2), "mse", **options)
+    return model
+
+
+def trained(model: keras.Model, *bad: int, rows: int = 92, epochs: int = 1) -> tuple[Probing, Array, Array]:
+    """Train with labels that are bad in these rows; 92 rows make eleven batches and half a one."""
+    x, y = batch(rows)
+    y[list(bad)] = np.nan
+    probing = Probing()
+    model.fit(x, y, batch_size=SIZE, epochs=epochs, shuffle=False, verbose=0, callbacks=[probing])
+    return probing, x, y
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"jit_compile": True}, {"run_eagerly": True}, {"steps_per_execution": 16}],
+    ids=["graph", "xla", "eager", "many"],
+)
+def test_the_first_failing_step_is_kept_with_the_state_before_it(options: dict[str, Any]) -> None:
+    model = rich_model(**options)
+    probing, x, y = trained(model, 5 * SIZE + 2, 7 * SIZE)
+    captured = probing.take()
+    assert captured is not None
+    assert (captured.step, captured.weights_from) == (5, "before_step")
+    np.testing.assert_array_equal(captured.data[0], x[40:48])
+    np.testing.assert_array_equal(captured.data[1], y[40:48])
+    kept = {id(variable): np.array(value) for variable, value in captured.state}
+    assert kept.keys() == {id(one) for one in [*model.variables, *model.optimizer.variables]}
+    if "steps_per_execution" not in options:
+        for key, value in probing.states[5].items():  # after step 4
+            np.testing.assert_array_equal(kept[key], value)
+    assert all(np.isfinite(value).all() for value in kept.values())
+    assert probing.take() is None
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_failing_short_last_batch_is_kept(jit: bool) -> None:
+    probing, x, _ = trained(rich_model(jit_compile=jit), 90)
+    captured = probing.take()
+    assert captured is not None
+    assert captured.step == 11
+    np.testing.assert_array_equal(captured.data[0], x[88:])
+
+
+def test_nothing_is_kept_of_a_healthy_training_or_after_take_until_it_is_armed_again() -> None:
+    model = rich_model()
+    probing, _, _ = trained(model)
+    assert probing.take() is None
+    x, y = batch(SIZE)
+    y[0] = np.nan
+    model.fit(x, y, batch_size=SIZE, epochs=2, verbose=0, callbacks=[probing])  # begin arms
+    again = probing.take()
+    assert again is not None
+    assert again.step == 0
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_skip_of_the_loss_scaler_is_kept_only_on_demand(jit: bool) -> None:
+    scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=3e38)
+    model = small_model()
+    model.compile(scaler, "mse", jit_compile=jit)
+    probing, x, y = trained(model, rows=32)
+    assert probing.take() is None
+    assert float(scaler.dynamic_scale) < 3e38
+
+    class Arming(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_begin(self, logs: Value = None) -> None:
+            assert probing.probe.capture is not None
+            probing.probe.capture.arm(for_skips=True)
+            scaler.dynamic_scale.assign(3e38)
+
+    model.fit(x, y, batch_size=SIZE, shuffle=False, verbose=0, callbacks=[probing, Arming()])
+    captured = probing.take()
+    assert captured is not None
+    assert captured.step == 0
+
+
+def test_under_xla_weights_beyond_the_cap_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "device_memory", lambda: 2_000)  # 5 %: BatchNorm's statistics, no weights
+    layers = [keras.layers.BatchNormalization(), keras.layers.Dense(40), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    model.compile("sgd", "mse", jit_compile=True)
+    captured = trained(model, 42, rows=48)[0].take()
+    assert captured is not None
+    assert captured.weights_from == "after_step"
+    kept = {id(variable) for variable, _ in captured.state}
+    assert kept == {id(one) for one in model.non_trainable_variables}
+
+
+def test_under_xla_a_batch_that_is_no_longer_held_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MAX_BYTES", 1)
+    model = small_model()
+    model.compile("sgd", "mse", jit_compile=True)
+    probing, _, _ = trained(model, 10, rows=24)
+    assert probing.take() is None
+    assert probing.probe.capture is not None
+    assert probing.probe.capture.reason == "its batch was no longer held"
+
+
+def test_the_last_batches_are_held_and_the_older_ones_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MAX_BYTES", 5 * 4 * 100)  # five batches of a hundred floats
+    held = Batches()
+    step = tf.function(held.remember, autograph=False)
+    for number in range(40):
+        step((tf.fill([100], float(number)), "no tensor", None))
+        held.settle()
+    assert held.find(34) is None
+    for number in range(40, 60):
+        step((tf.fill([100], float(number)), "no tensor", None))
+    data = held.find(57)
+    assert data is not None
+    assert (float(data[0][0]), data[1:]) == (57.0, ("no tensor", None))
+    held.begin(7)
+    step((tf.zeros([100]), "no tensor", None))
+    assert held.find(7) is not None
+
+
+def test_a_batch_of_any_make_is_taken_apart_and_put_together() -> None:
+    ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
+    sparse = tf.sparse.from_dense([[1.0, 0.0]])
+    data = ({"a": tf.constant("text"), "r": ragged}, None, [sparse, 5])
+    template, tensors = Template.of(data)
+    assert all(type(one) is type(tensors[0]) for one in tensors)
+    joined = template.join(tensors)
+    assert joined[0]["a"] == b"text"
+    assert joined[0]["r"].to_list() == [[1.0, 2.0], [3.0]]
+    np.testing.assert_array_equal(tf.sparse.to_dense(joined[2][0]), [[1.0, 0.0]])
+    assert (joined[1], joined[2][1]) == (None, 5)
