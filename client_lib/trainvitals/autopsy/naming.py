@@ -33,6 +33,7 @@ from trainvitals.autopsy.scene import Scene
 from trainvitals.autopsy.source import Line, line_of_error
 from trainvitals.probe.types import Value
 
+_UNTOLD = "it went non-finite again, and which operation began it cannot be told"
 _OF_LABELS = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})  # its inputs: logits and class ids
 
 
@@ -170,6 +171,12 @@ class Namer:
             return self._of_part(_at(blank, line), outside, domain.outside(outside.array()))
         if bad := self._replayer.bad_before():
             return self._of_weight(blank, bad[0], paths)
+        if attempt.recording is not None:
+            return (
+                replace(blank, notes=(*notes, *_notes(attempt.recording), _UNTOLD))
+                if attempt.stage
+                else blank
+            )
         return self._by_layer(blank, attempt, paths) if attempt.stage else blank
 
     def _finite_notes(self, attempt: Attempt) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras import ops
 
 from scenes import compiled, dense, loop_report, numbers, report_of, scene_of
+from trainvitals.autopsy import record
 from trainvitals.autopsy.examine import examine
 from trainvitals.probe.types import Value
 
@@ -128,6 +129,27 @@ def test_no_tensor_of_the_step_outlives_the_autopsy() -> None:
     gc.collect()
     assert report.operation == "Sqrt"
     assert [reference() for reference in seen] == [None] * len(seen)
+
+
+def test_a_step_of_endless_operations_is_recorded_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "MAX_OPERATIONS", 4)
+
+    def run(batch: Value) -> Value:
+        return tf.reduce_mean(sum(tf.sqrt(batch[0]) for _ in range(9)))
+
+    report = loop_report(run, (-np.ones((4, 2), "float32"),), [])
+    assert (report.found, report.is_reproduced) == ("nothing", True)
+    assert report.notes[0] == "only the first 4 operations of the step were looked at"
+
+
+def test_a_failure_of_the_recording_is_no_failure_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Value) -> Value:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(record, "bad_rows", broken)
+    report = loop_report(lambda batch: tf.sqrt(batch[0]), (-np.ones((4, 2), "float32"),), [])
+    assert (report.found, report.is_reproduced) == ("nothing", True)
+    assert report.notes[0] == "not every operation could be looked at: ZeroDivisionError"
 
 
 def test_the_masks_of_a_dropout_are_those_of_the_failing_step() -> None:
