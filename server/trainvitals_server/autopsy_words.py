@@ -16,7 +16,7 @@ MEANINGS = {
     "Log": "a logarithm", "Log1p": "the logarithm of one more", "Xlogy": "a product with a logarithm",
     "Exp": "an exponential", "Pow": "a power", "Sqrt": "a square root",
     "Rsqrt": "one divided by a square root",
-    "SelectV2": "a `where`", "SqrtGrad": "a square root", "RsqrtGrad": "one divided by a square root",
+    "SelectV2": "a `where`",
 }  # fmt: skip
 PART_WORDS = {"input": "inputs", "label": "labels", "sample_weight": "sample weights"}
 
@@ -25,7 +25,7 @@ def autopsy_lines(report: FirstBad) -> list[str]:
     """Return what the replay saw, in words."""
     if report.found == "operation":
         first = f"the first operation with a bad result is {_named(report)}, {where(report)}"
-        return [f"The failing step was run again, eagerly: {first}. {made(report)}."]
+        return [f"The failing step was run again, eagerly: {first}; {made(report)}."]
     if report.found in PART_WORDS:
         return [f"The failing step was looked at again: {part(report)}."]
     if report.found == "weight":
@@ -41,9 +41,9 @@ def autopsy_steps(report: FirstBad) -> list[str]:
     if report.samples and report.n_bad_samples < (report.batch_size or math.inf):
         told = ", ".join(str(place) for place in report.samples[:MAX_PLACES])
         more = f" and {report.n_bad_samples - MAX_PLACES} more" if report.n_bad_samples > MAX_PLACES else ""
-        steps.append(
-            f"Look at these samples of the batch of step {report.step} (counted from 0): {told}{more}."
-        )
+        many = "this sample" if report.n_bad_samples == 1 else "these samples"
+        place = f"of the batch of step {report.step}, counted from 0"
+        steps.append(f"Look at {many} {place}: {told}{more}.")
     if report.bundle:
         steps.append(f"See it again on the training machine: trainvitals replay {report.bundle}")
     return steps
@@ -65,29 +65,33 @@ def _named(report: FirstBad) -> str:
         words.append(
             f"in the gradient of `{report.gradient_of}`" if report.gradient_of else "in the gradient"
         )
-    return f"`{report.operation}`" + (f" ({' '.join(words)})" if words else "")
+    return f"`{report.operation}`" + (f" ({', '.join(words)})" if words else "")
 
 
 def made(report: FirstBad) -> str:
     """Return what went in and what came out."""
     ranges = [_range(operand) for operand in report.inputs if operand.min is not None]
     if not ranges:
-        return f"{_bad_values(report)} came out of it"
+        return f"its result has {_bad_values(report)}"
     verb = "its input was" if len(ranges) == 1 else "its inputs were"
-    return f"{_bad_values(report)} came out of it; {verb} {' and '.join(ranges)}"
+    return f"its result has {_bad_values(report)}; {verb} {' and '.join(ranges)}"
 
 
 def _range(operand: Operand) -> str:
     if operand.min == operand.max:
-        return f"{operand.min:.6g} ({operand.dtype})"
-    return f"between {operand.min:.6g} and {operand.max:.6g} ({operand.dtype})"
+        return f"{_number(operand.min)} ({operand.dtype})"
+    return f"between {_number(operand.min)} and {_number(operand.max)} ({operand.dtype})"
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value + 0.0:.4g}"  # no -0
 
 
 def _bad_values(report: FirstBad) -> str:
     counts = report.output and {
         "NaN": report.output.n_nan, "+Inf": report.output.n_posinf, "-Inf": report.output.n_neginf,
     }  # fmt: skip
-    told = [f"{count} {name}" for name, count in (counts or {}).items() if count]
+    told = [f"{counted(count, 'value')} of {name}" for name, count in (counts or {}).items() if count]
     return " and ".join(told) or (counted(report.n_bad, "bad value") if report.n_bad else "NaN or Inf")
 
 

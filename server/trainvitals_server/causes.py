@@ -26,6 +26,7 @@ TINY_EPSILON = 1e-7  # Keras' default; the trouble begins where sqrt(v) comes ne
 ADAM_LIKE = ("Adam", "AdamW", "Nadam", "Adamax", "RMSprop", "Adagrad", "LAMB", "Lamb")
 CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 RECURRENT = ("RNN", "LSTM", "GRU")
+SMALLEST_HALF = 2.0**-25  # what is below is rounded to 0
 SETTLED_ROWS = 20
 FAR_OUT = 1000.0  # times the noise of the loss
 RECENT_STEPS = 200  # a learning rate raised so shortly before the onset is part of the story
@@ -192,9 +193,10 @@ def _growth(case: Case) -> Iterator[Guess]:
     if rate.last is not None and rate.highest is not None and rate.last < rate.highest / 10:
         doubts.append(f"the rate has been higher before ({rate.highest:.3g})")
     if _rose_at_once(case):
-        height = "its loss is far out of the range of all before, and so came before any update on it"
-        yield Guess("data_outlier", 0.65, [height])
-        doubts.append("it begins in a single step; a rate that is too high takes some to build up")
+        high = f"the loss of step {case.incident.onset_step} is far out of its range at once"
+        early = "a batch's loss is taken before the weights learn from it: the batch itself is unusual"
+        yield Guess("data_outlier", 0.65, [high, early])
+        doubts.append("it begins in a single step; with a rate that is too high a loss climbs over several")
     yield Guess("learning_rate_too_high", 0.7 if doubts else 0.8, said, doubts)
     clipped = [name for name in CLIPS if environment.optimizer_config.get(name)]
     if clipped:
@@ -264,7 +266,11 @@ def _scaler(case: Case) -> Iterator[Guess]:
 def _variables(case: Case) -> Iterator[Guess]:
     half = [layer.name for layer in case.context.layers if layer.dtype == "float16"]
     if half and (case.is_nonfinite or case.is_growing):
-        yield Guess("float16_variables", 0.8, [f"the variables of {half[0]} are float16"], [], half[0])
+        said = [f"the variables of {half[0]} are float16"]
+        epsilon = case.context.environment.optimizer_config.get("epsilon")
+        if isinstance(epsilon, float) and epsilon < SMALLEST_HALF:
+            said.append(f"the optimizer's epsilon of {epsilon:g} is 0 in float16")
+        yield Guess("float16_variables", 0.8, said, [], half[0])
 
 
 def _unknown(case: Case) -> Iterator[Guess]:

@@ -7,7 +7,7 @@ from trainvitals_server.snippets import CLIP, COMPILE_AGAIN, LOWER, RENEW
 
 LAYER_CATALOGUE: dict[str, Entry] = {
     "initialisation": Entry(
-        "the first weights: with them numbers overflow, or leave the range in which the loss is defined",
+        "with the first weights numbers overflow, or leave the range in which the loss is defined",
         "Look at the very first batch: print the outputs' range. Use the default initialisers "
         "(glorot_uniform, he_normal for ReLU), normalise the inputs, and keep the last "
         "layer's outputs where the loss is defined.",

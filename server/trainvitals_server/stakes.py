@@ -14,6 +14,9 @@ WEIGHTS_GOOD = "weights_good"  # no news by itself: only who was told so is told
 WEIGHTS_LOST = "weights_lost"
 SCALE_SINKS = "scale_sinks"
 SCALE_IS_ZERO = "scale_is_zero"
+CAUSE_PROVEN = "cause_proven"  # by the replay of the failing step, which takes longer than the first word
+
+PROVEN = 0.9  # a confidence from which on a cause is stated
 
 
 def stakes_of(incident: Incident) -> dict[str, str]:
@@ -24,6 +27,8 @@ def stakes_of(incident: Incident) -> dict[str, str]:
         found[SCALE_IS_ZERO] = "the loss scale is 0: the next good step writes NaN into every weight"
     elif collapse is not None and isinstance(left := collapse.facts.get("steps_to_scale_zero"), float):
         found[SCALE_SINKS] = f"the loss scale is sinking, and at this pace is 0 in about {left:.0f} steps"
+    if cause := _proven_cause(incident):
+        found[CAUSE_PROVEN] = f"its cause is found: {cause}"
     weights = incident.weights
     if weights.usable:
         found[WEIGHTS_GOOD] = ""
@@ -40,6 +45,14 @@ def news_of(incident: Incident, told: Collection[str]) -> str:
     if WEIGHTS_LOST in stakes and WEIGHTS_GOOD not in told:
         news = [text for text in news if text != stakes[WEIGHTS_LOST]]
     return "; ".join(news)
+
+
+def _proven_cause(incident: Incident) -> str:
+    """Return what the replay of the failing step proves, with its place, or an empty text."""
+    if incident.first_bad_operation is None or not incident.causes:
+        return ""
+    best = incident.causes[0]
+    return best.supports[0] if best.confidence >= PROVEN and best.supports else ""
 
 
 def _collapse(incident: Incident) -> Finding | None:

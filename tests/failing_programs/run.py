@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import keras
@@ -65,14 +66,16 @@ class Program:
         """Train, after the snippet was executed where a user would put it."""
         policy = keras.config.dtype_policy()
         keras.utils.set_random_seed(self.seed)
-        reporter: Any = Reporter() if self.is_loop else HealthReporter()
-        recorder = recorded(reporter)
-        try:
-            names = self.prepare()
-            execute(snippet, f"snippet_{self.cause}.py", names)
-            self.train(names, reporter)
-        finally:
-            keras.config.set_dtype_policy(policy)
+        with TemporaryDirectory() as folder:
+            kind: Any = Reporter if self.is_loop else HealthReporter
+            reporter = kind(spool_dir=folder)
+            recorder = recorded(reporter)
+            try:
+                names = self.prepare()
+                execute(snippet, f"snippet_{self.cause}.py", names)
+                self.train(names, reporter)
+            finally:
+                keras.config.set_dtype_policy(policy)
         weights = [np.isfinite(weight).all() for weight in names["model"].get_weights()]
         return Told(recorder.values("loss"), incidents_of(recorder), all(weights))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from trainvitals_server.finding import Finding
-from trainvitals_server.incident import Incident, Weights
+from trainvitals_server.incident import Cause, Incident, Weights
 from trainvitals_server.stakes import news_of, stakes_of
 
 NAN = Finding(kind="sudden_nan", severity="critical", onset_step=12, detected_step=12, nonfinite_step=12)
@@ -65,3 +65,14 @@ def test_nothing_is_told_twice() -> None:
     worst = after(SINKS, EMPTY, usable=False)
     assert news_of(worst, stakes_of(FIRST)) != ""
     assert news_of(worst, stakes_of(FIRST).keys() | stakes_of(worst).keys()) == ""
+
+
+def test_a_cause_that_the_replay_has_proven_is_news_and_a_likely_one_is_not() -> None:
+    said = ["the logarithm of zero, in the loss at train.py:12"]
+    proven = Cause(cause="log_of_zero", confidence=0.97, supports=said)
+    operation = {"step": 12, "found": "operation", "operation": "Log"}
+    news = news_of(after(causes=[proven], first_bad_operation=operation), stakes_of(FIRST))
+    assert news == "its cause is found: the logarithm of zero, in the loss at train.py:12"
+    likely = after(causes=[replace(proven, confidence=0.75)], first_bad_operation=operation)
+    assert news_of(likely, stakes_of(FIRST)) == ""
+    assert news_of(after(causes=[proven]), stakes_of(FIRST)) == ""  # counted in the row, told at once
