@@ -1,33 +1,20 @@
 """`trainvitals serve` with a clock in its event loop: how late the loop comes back to a task that sleeps.
 
-python measured_server.py LAGS_FILE serve ...      writes the lags in seconds when it ends, as float64
+python measured_server.py LAGS_FILE serve ...      writes the lags when it ends, see `bench.lag`
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import numpy as np
 from fastapi import FastAPI
 
+from bench.lag import watched
 from trainvitals_server import app, cli
 from trainvitals_server.config import Config
-
-SLEEP_S = 0.005
-
-
-async def watch(lags: list[float]) -> None:
-    """Note how much later than asked each sleep ends."""
-    while True:
-        asked = time.perf_counter() + SLEEP_S
-        await asyncio.sleep(SLEEP_S)
-        lags.append(time.perf_counter() - asked)
 
 
 def measure(into: Path) -> None:
@@ -40,14 +27,8 @@ def measure(into: Path) -> None:
 
         @asynccontextmanager
         async def lifespan(served: FastAPI) -> AsyncIterator[None]:
-            lags: list[float] = []
-            task = asyncio.create_task(watch(lags))
-            async with inside(served):
+            async with watched(into), inside(served):
                 yield
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            into.write_bytes(np.asarray(lags).tobytes())
 
         made.router.lifespan_context = lifespan
         return made

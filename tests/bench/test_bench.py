@@ -48,7 +48,7 @@ def test_start_chart_and_ingest_are_measured() -> None:
     assert float(told["start"].split()[0]) > 0
     assert float(told["disk"].split()[0]) > 1  # eight bytes of noise cannot become one
     assert re.match(r"[\d,]+ k values/s", told["ingest, full frames"])
-    assert len(told) == 11
+    assert len(told) == 13
 
 
 @pytest.mark.slow
