@@ -71,7 +71,7 @@ def train(server: ServerProcess, program: str, folder: Path, begin: str = "pass"
     return subprocess.Popen(
         [sys.executable, "-c", main, program, program],
         env={"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", **os.environ,
-             "TRAINVITALS_URL": server.url},
+             "TRAINVITALS_URL": server.url, "XDG_CACHE_HOME": str(folder)},  # some paths are in the pictures
         cwd=folder,
     )  # fmt: skip
 
@@ -81,8 +81,10 @@ def after(studio: Studio, server: ServerProcess, folder: Path) -> None:
     for program, incident in (("float16_mask", "Sudden NaN"), ("late_adam", "Optimizer epsilon too small")):
         assert train(server, program, folder).wait() == 0
         studio.show(f"/runs/{program}", TALL, incident)
-        studio.take(program.replace("_", "-"))
-        studio.take(f"{program.replace('_', '-')}-layers", "#norms")
+        name = program.replace("_", "-")
+        studio.take(name)
+        studio.take(f"{name}-charts", "#charts")
+        studio.take(f"{name}-layers", "#norms")
 
 
 def live(studio: Studio, server: ServerProcess, folder: Path) -> None:
@@ -106,7 +108,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     expect.set_options(timeout=TIMEOUT_MS)
     with (
-        tempfile.TemporaryDirectory(prefix="trainvitals-pictures-") as scratch,
+        tempfile.TemporaryDirectory(prefix="demo-") as scratch,
         running_server(Path(scratch) / "data") as server,
         running_chromium() as browser,
     ):
