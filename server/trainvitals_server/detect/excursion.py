@@ -25,6 +25,9 @@ CREST = 0.9  # what runs away is at its highest; a walk is as often on its way d
 LEAP_GROWTH = 3.0  # two severe rows, the second this many times the first: no noise does that
 GREAT_LEAP = 30.0  # where the first of the two is merely high
 ABSURD_HEIGHT = 1e8  # a single row is enough: no batch of sane data does that
+APART_LEAP = 10.0  # times all that came before: what only scatters seldom does that;
+APART_HEIGHT = 100.0  # rows that are all so high need no such leap
+APART = 1.5  # times the decades that its rows lie apart from each other
 MAX_ROWS_NEEDED = 20
 CHANCE = 1e-6  # how unlikely it must be that so many high rows in a row are this run's usual noise
 PRIOR_ROWS = 500  # one high row in so many is expected of any run
@@ -133,6 +136,21 @@ class Excursion(msgspec.Struct):
         """Whether its latest rows are about as high as its first ones."""
         latest = self.heights[-HEAD:]
         return min(latest) >= LEAVE_HEIGHT and median(latest) >= PUT_SHARE * median(self.head)
+
+    def stands_apart(self, needed: int, *, is_single: bool) -> bool:
+        """Whether it is of another world than the few rows before it, or the single one.
+
+        That is: no row has come down again, and its latest towers above all others, or `needed` rows are
+        level or lie closer together than to those before. What scatters by orders of magnitude is none.
+        """
+        if self.dips:
+            return False
+        low, high, last = min(self.heights), max(self.heights), self.heights[-1]
+        leap = LEAP_GROWTH if low >= APART_HEIGHT and not is_single else APART_LEAP
+        if last >= leap * max(self.heights[:-1], default=0.0):
+            return True
+        is_close = low > 1 and math.log(low) >= APART * math.log(high / low)
+        return self.rows >= needed and (is_close or low >= high - low)
 
     def _is_absurd(self, tallest: float) -> bool:
         now = self.heights[-1]

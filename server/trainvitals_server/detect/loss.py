@@ -21,7 +21,7 @@ from trainvitals_server.detect.forecast import HALF_LIMIT_LOG10, LIMIT_LOG10, ro
 from trainvitals_server.detect.recurrence import Recurrence, counted
 from trainvitals_server.detect.rows import Flags, Row
 from trainvitals_server.detect.stats import LossBand
-from trainvitals_server.detect.young import YOUNG_ROWS, blown_up_since
+from trainvitals_server.detect.young import YOUNG_ROWS, blown_up_since, is_sure
 from trainvitals_server.finding import Evidence, Finding, Kind, Severity
 
 EARLY_ROWS = 20  # "within the first 20 updates" of immediate_blowup
@@ -29,7 +29,8 @@ FIRST_ROWS = 6  # a non-finite loss this early needs no further story
 LEAVE_SIGMAS = 8.0  # far beyond the noise; halfway back to the start is the other condition
 YOUNG_HEIGHT = 5.0  # while a run is young it must be far higher,
 YOUNG_SIGMAS = 100.0  # far beyond what noise it has shown,
-YOUNG_NEEDED = 5  # and longer
+YOUNG_NEEDED = 5  # and longer,
+SINGLE_NEEDED = 20  # still longer where a single row says what is high
 PLAIN_SHARE = 0.98  # rows so far below the edge of the band need no closer look
 BACK_ROWS = 4  # rows inside the band that end an excursion
 PERSIST_ROWS = 30  # an excursion this long is no spike
@@ -141,9 +142,9 @@ class LossFold(msgspec.Struct):
         )  # fmt: skip
 
     def _name_nonfinite(self, row: Row) -> tuple[Kind, int]:
-        if self.rows < FIRST_ROWS:
-            return "immediate_blowup", row.step
         out = self.excursion
+        if self.rows < FIRST_ROWS:
+            return "immediate_blowup", out.onset_step if out is not None and out.warned else row.step
         if out is None or out.inside:
             return "sudden_nan", row.step
         if out.alarm is not None or out.warned:
@@ -182,7 +183,11 @@ class LossFold(msgspec.Struct):
         for step, value in zip(self.young_steps[since:], self.young[since:], strict=True):
             out.add(step, value, self.band.height(value), is_inside=False)
         self.excursion = out
-        self._alarm(row, out, findings)
+        if is_sure(self.young):
+            self._alarm(row, out, findings)
+        else:
+            out.warned = True
+            findings.append(self._divergence(row, out, "warning", "immediate_blowup"))
 
     def _leaves(self, value: float) -> bool:
         band = self.band
@@ -208,8 +213,12 @@ class LossFold(msgspec.Struct):
         high_rows, rows = out.history()
         needed = rows_needed(self.high_rows + high_rows, self.counted_rows + rows)
         if self.band.rows < YOUNG_ROWS:
-            needed = max(needed, YOUNG_NEEDED)
+            needed = max(needed, YOUNG_NEEDED if self.band.rows > 1 else SINGLE_NEEDED)
         judgement = out.judge(needed=needed, tallest=self.tallest)
+        if self.band.rows < YOUNG_ROWS and judgement == "critical":
+            # The few rows before it may as well have been the odd ones.
+            is_apart = out.stands_apart(needed, is_single=self.band.rows == 1)
+            judgement = judgement if is_apart else None
         if judgement == "critical":
             self._alarm(row, out, findings)
         elif judgement == "warning" and not out.warned:
@@ -278,13 +287,15 @@ class LossFold(msgspec.Struct):
         heights = [self.band.range, *(value - self.band.best for value in out.values)]
         return rows_to_limit(heights)
 
-    def _divergence(self, row: Row, out: Excursion, severity: Severity) -> Finding:
+    def _divergence(
+        self, row: Row, out: Excursion, severity: Severity, kind: Kind = "gradual_divergence"
+    ) -> Finding:
         band = self.band
         began = f"the run began at {band.start:.4g}, its best level was {band.best:.4g}"
         story = ", ".join(f"{value:.4g}" for value in out.values[-TOLD_VALUES:])
         ahead, numbers = self._forecast(row, out)
         return Finding(
-            kind=out.alarm or "gradual_divergence", severity=severity, onset_step=out.onset_step,
+            kind=out.alarm or kind, severity=severity, onset_step=out.onset_step,
             detected_step=row.step,
             evidence=(
                 Evidence(text=f"the loss is {row.value:.4g} at step {row.step}; {began}",

@@ -10,7 +10,8 @@ from itertools import pairwise
 
 YOUNG_ROWS = 8
 ABSURD = 1e4  # times the largest value so far
-CHAIN_ROWS = 3  # rises in a row,
+SURE_ABSURD = 1e8  # where that is a single one: the loss of one sample may well be next to nothing
+CHAIN_ROWS = 4  # rises in a row,
 CHAIN_GROWTH = 3.0  # each this many times the one before,
 CHAIN_REACH = 10.0  # the last one this many times the largest value before the chain
 LEAST_ROWS = 5  # three values in ascending order are no rarity where a batch is one sample
@@ -28,6 +29,11 @@ def blown_up_since(values: Sequence[float]) -> int | None:
     if now - min(before) >= ABSURD * size > 0:
         return len(values) - 1
     return _chain(values)
+
+
+def is_sure(values: Sequence[float]) -> bool:
+    """Return whether the rows that began to blow up leave no doubt; a single row before them may be odd."""
+    return len(values) > 2 or values[1] - values[0] >= SURE_ABSURD * abs(values[0])
 
 
 def _chain(values: Sequence[float]) -> int | None:
