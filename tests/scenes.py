@@ -28,6 +28,13 @@ def numbers(*shape: int, seed: int = 0) -> Value:
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
+def spoilt(*shape: int, sample: int) -> Value:
+    """Return an all positive batch but for one sample."""
+    x = np.abs(numbers(*shape)) + 0.1
+    x[sample] = -x[sample]
+    return x
+
+
 def dense(*layers: Value, features: int = 4) -> Value:
     """Return a Sequential model of these layers."""
     keras.utils.set_random_seed(3)

@@ -81,6 +81,16 @@ def test_an_infinity_that_vanishes_without_a_where_is_not_blamed_on_one() -> Non
     assert report.samples == (1,)
 
 
+def test_a_maximum_that_left_the_element_out_is_not_called_a_where() -> None:
+    model = before(lambda x: ops.maximum(-5.0, ops.log(ops.relu(x))), "floored")  # floored
+    model.layers[0].kernel.assign(np.ones((4, 3)))
+    x = np.abs(numbers(6, 4))
+    x[5] = 0
+    report = report_of(model, x, numbers(6, 1))
+    assert said(report)[1:] == ("Reciprocal", "Log", "backward", "floored", line_of("floored"))
+    assert not report.is_unselected
+
+
 def test_the_gradient_of_a_quotient_that_a_where_left_out() -> None:
     model = before(lambda x: ops.where(x > 0, 1 / x, 0 * x), "safe_quotient")  # quotient
     model.layers[0].kernel.assign(np.ones((4, 3)))
