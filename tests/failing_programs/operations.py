@@ -90,7 +90,10 @@ def train_pairs(names: Names, reporter: Any) -> None:  # noqa: ANN401
     tower = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, kernel_initializer=SMALL)])
     one, other = keras.Input((6,)), keras.Input((6,))
     names["model"] = keras.Model([one, other], names["distance"]([tower(one), tower(other)]))
-    margin = lambda y, d: ops.mean(y * d + (1 - y) * ops.relu(2.0 - d))  # noqa: E731
+
+    def margin(y: Tensor, d: Tensor) -> Tensor:
+        return ops.mean(y * d + (1 - y) * ops.relu(2.0 - d))
+
     names["model"].compile(optimizer=keras.optimizers.Adam(0.01), loss=margin)
     fit(names, reporter)
 
