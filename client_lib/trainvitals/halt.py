@@ -40,6 +40,8 @@ class Halt:
         if not dropped.any() and not self.stopped:
             return piece
         stopped_at = brake.stopped_at
+        if stopped_at is None and brake.stops:
+            return piece  # the row's loss was not known when the update was made
         if stopped_at is not None:
             dropped |= piece.steps >= stopped_at
             self._tell_stop(stopped_at)

@@ -13,12 +13,17 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from trainvitals import wire
+from trainvitals.autopsy.loop_source import LoopSource
+from trainvitals.autopsy.watch import failures
+from trainvitals.autopsy.wiring import Autopsy
 from trainvitals.guard import Guard
 from trainvitals.identity import identify
 from trainvitals.odd import LeftOut, as_number, as_step, shown
+from trainvitals.probe.decode import Decoded
 from trainvitals.probe.loop import LoopProbe, as_tensor
 from trainvitals.probe.optimizers import updates_of
 from trainvitals.probe.types import Optimizer, Tensor
+from trainvitals.response import Policy, loop_response
 from trainvitals.rows import Cells, Rows
 from trainvitals.session import Session
 
@@ -43,7 +48,13 @@ class Reporter:
             reporter.step(loss=loss, gradients=gradients, variables=variables, optimizer=optimizer)
     ```
 
-    The arguments are those of `HealthReporter`.
+    The arguments are those of `HealthReporter`, and
+
+    Args:
+        on_nonfinite: "continue", or "stop": then `stop_requested` becomes True. A loop tells of a step after
+            its update, so that none can be kept out.
+        replay: Your step as a function of the batch that `step` is given: run again, eagerly, when a step
+            went non-finite. It returns the loss, or that first. What it changes is undone.
     """
 
     def __init__(
@@ -62,6 +73,11 @@ class Reporter:
         rank: int | None = None,
         resume_step: int | None = None,
         console: bool = True,
+        on_nonfinite: Policy = "continue",
+        autopsy: bool = True,
+        share_batch: bool = False,
+        redact: bool = False,
+        replay: Callable[[Any], Any] | None = None,
     ) -> None:
         identity = identify(
             url,
@@ -75,7 +91,11 @@ class Reporter:
             rank=rank,
             resume_step=resume_step,
         )
+        self._response = loop_response(on_nonfinite, autopsy, share_batch, redact)
         self._session = Session(identity, on_incident=on_incident, spool_dir=spool_dir, console=console)
+        self._autopsy = Autopsy(self._session, self._response)
+        self._source = LoopSource(replay) if replay is not None and autopsy else None
+        self._is_halted = False
         self._probe = LoopProbe()
         self._steps: list[tuple[int, float, float, Mapping[str, Any]]] = []  # (step, end, seconds, metrics)
         self._step = self._session.identity.resume_step or 0
@@ -104,8 +124,11 @@ class Reporter:
 
     @property
     def stop_requested(self) -> bool:
-        """True once somebody asked on the dashboard for the run to stop: leave your loop when you like."""
-        return self._session.stop_requested
+        """True once somebody asked on the dashboard for the run to stop, or `on_nonfinite="stop"` does.
+
+        Leave your loop when you like.
+        """
+        return self._session.stop_requested or self._is_halted
 
     def __enter__(self) -> Self:
         self._clock = time.perf_counter()
@@ -128,6 +151,7 @@ class Reporter:
         loss_scale: float | None = None,
         metrics: Mapping[str, Any] | None = None,
         step: int | None = None,
+        batch: Any = None,  # noqa: ANN401 - as `replay` takes it
     ) -> None:
         """Report one training step; call it outside `tf.function`, after the optimizer's `apply`.
 
@@ -143,13 +167,14 @@ class Reporter:
             loss_scale: For scaling of your own: what the loss was multiplied by. Norms are divided by it.
             metrics: Further numbers, one series each.
             step: The number of the step, if you count yourself; it must rise.
+            batch: What the step was made with, for `replay`; it is held by reference, for some steps.
         """
         if self._guard.is_off:
             return
         with self._lock:
             self._watch_thread()
             with self._guard:
-                self._report(loss, gradients, variables, optimizer, loss_scale, metrics, step)
+                self._report(loss, gradients, variables, optimizer, loss_scale, metrics, step, batch)
 
     def _watch_thread(self) -> None:
         thread = threading.get_ident()
@@ -168,6 +193,7 @@ class Reporter:
         loss_scale: float | None,
         metrics: Mapping[str, Any] | None,
         step: int | None,
+        batch: Any,  # noqa: ANN401
     ) -> None:
         given = self._checked("step", as_step, step)
         if given is None and step is not None:
@@ -184,6 +210,8 @@ class Reporter:
         self._keep_order(lacks_loss=tensor is None and loss is not None)
         scale = self._checked("loss scale", as_number, loss_scale)
         is_written = self._write(number, tensor, gradients or (), variables or (), optimizer, scale)
+        if self._source is not None:
+            self._source.note(number, batch, variables or (), optimizer)
         now = time.perf_counter()
         if is_written:
             self._steps.append((number, now, now - self._clock, self._named(metrics)))
@@ -237,9 +265,9 @@ class Reporter:
     def _read_rest(self) -> None:
         if self._steps:
             with self._guard:
-                self._read()
+                self._read(looks=False)
 
-    def _read(self) -> None:
+    def _read(self, *, looks: bool = True) -> None:
         began = time.perf_counter()
         pieces = self._probe.read()
         sender = self._session.sender
@@ -247,6 +275,7 @@ class Reporter:
             self._probe.layout_changed = False
             environment = self._probe.environment(None, self._session.identity.config)
             self._layout_id = sender.layout(self._probe.groups.layers, environment)
+        fastest_s = min((seconds for _, _, seconds, _ in self._steps), default=0.0)
         notes, self._steps = {step: rest for step, *rest in self._steps}, []
         for piece in pieces:
             known: list[Any] = [notes.get(int(step), (began, 0.0, {})) for step in piece.steps]
@@ -255,10 +284,25 @@ class Reporter:
             times = np.array([end for end, _, _ in known], dtype=np.float64) + (time.time() - began)
             sender.rows(Rows(piece.steps, times, columns, piece.layer_columns, self._layout_id))
             self._session.last_step = int(piece.steps[-1])
+        took = time.perf_counter() - began
+        if pieces and looks:
+            self._look(pieces, fastest_s)
         now = time.perf_counter()
-        self._next_read = now + max(READ_EVERY_S, (now - began) / READ_SHARE)
+        self._next_read = now + max(READ_EVERY_S, took / READ_SHARE)
         if now >= self._promised_until:
             self._promise()
+
+    def _look(self, pieces: list[Decoded], step_s: float) -> None:
+        """Have a step that failed examined, and end the loop if that is asked for."""
+        if self._source is not None and self._autopsy.look(pieces, self._source, step_s):
+            self._clock = time.perf_counter()
+        failed = [step for piece in pieces for step in piece.steps[failures(piece)]]
+        if not failed:
+            if self._source is not None:
+                self._source.confirm(int(pieces[-1].steps[-1]))
+        elif self._response.policy == "stop" and not self._is_halted:
+            self._is_halted = True
+            self._session.sender.say(f"step {failed[0]} went non-finite: stop_requested is True now")
 
     def _promise(self) -> None:
         self._promised_until = time.perf_counter() + PROMISE_AGAIN_S
@@ -270,13 +314,14 @@ class Reporter:
                 return
             self._session.open(self._probe.environment(None, self._session.identity.config))
         if self._steps:
-            self._read()
+            self._read(looks=error is None)
         if text := self._left_out.take():
             self._session.sender.event("message", max(self._step - 1, 0), {"text": text})
         if error is not None:
             self._session.leave(error)
         else:
-            self._session.bye("stopped" if self._session.stop_requested else "finished")
+            halted = "a step went non-finite" if self._is_halted else ""
+            self._session.bye("stopped" if self.stop_requested else "finished", halted)
 
     def _metric_columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Cells]:
         columns: dict[str, Cells] = {}

@@ -31,3 +31,17 @@ class Response:
                 raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.share_batch and self.redact:
             raise ValueError("share_batch=True sends what redact=True holds back: choose one of them")
+
+
+def loop_response(policy: Policy, autopsy: bool, share_batch: bool, redact: bool) -> Response:
+    """Return the options of a loop's reporter.
+
+    Raises:
+        ValueError: if an update is to be dropped that was made before the reporter hears of it.
+    """
+    if policy == "skip":
+        raise ValueError(
+            'on_nonfinite="skip" is for HealthReporter in fit: Reporter.step comes after the update. '
+            'Use "stop" or "continue"'
+        )
+    return Response(policy, autopsy, share_batch, redact)

@@ -152,6 +152,18 @@ def test_under_xla_weights_beyond_the_cap_are_not_kept(monkeypatch: pytest.Monke
     assert kept == {id(one) for one in model.non_trainable_variables}
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_frozen_weights_are_not_kept_but_statistics_are(jit: bool) -> None:
+    frozen, normed = keras.layers.Dense(4, trainable=False), keras.layers.BatchNormalization()
+    model = keras.Sequential([keras.Input((8,)), frozen, normed, keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=jit)
+    captured = trained(model, 10, rows=24)[0].take()
+    assert captured is not None
+    kept = {id(variable) for variable, _ in captured.state}
+    assert kept.isdisjoint(id(one) for one in frozen.variables)
+    assert kept >= {id(one) for one in normed.variables}
+
+
 def test_under_xla_a_batch_that_is_no_longer_held_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "MAX_BYTES", 1)
     model = small_model()

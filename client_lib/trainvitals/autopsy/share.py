@@ -13,6 +13,7 @@ from trainvitals.response import Response
 
 MAX_SHARED_SAMPLES = 4
 MAX_SHARED_NUMBERS = 1024  # of each part of the batch
+MAX_SHARED_PARTS = 16
 
 
 def event_data(report: Report, data: Value, response: Response) -> dict[str, Any]:
@@ -31,9 +32,8 @@ def event_data(report: Report, data: Value, response: Response) -> dict[str, Any
 def _samples(data: Value, samples: tuple[int, ...]) -> list[dict[str, Any]]:
     rows = list(samples[:MAX_SHARED_SAMPLES]) or [0]
     parts = []
-    for leaf in tf.nest.flatten(data, expand_composites=True):
-        if leaf is None:
-            continue
+    leaves = [one for one in tf.nest.flatten(data, expand_composites=True) if one is not None]
+    for leaf in leaves[:MAX_SHARED_PARTS]:
         values = np.asarray(leaf)
         is_batch = values.ndim > 0 and max(rows) < len(values)
         chosen = values[rows] if is_batch else values

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
 from trainvitals.autopsy.scene import Scene, WeightsFrom
-from trainvitals.probe.capture import Captured, Recorder
+from trainvitals.probe.capture import Captured, Recorder, current
 from trainvitals.probe.optimizers import optimizers_of
 from trainvitals.probe.types import Model
 
@@ -33,8 +35,8 @@ class ModelSource:
         self._is_for_skips = for_skips
         self._capture.arm(for_skips=for_skips)
 
-    def take(self) -> Scene | None:
-        """Return the step that was kept, and keep no other one."""
+    def take(self, step: int) -> Scene | None:
+        """Return the step that was kept, and keep no other one; the rows say that it was `step`."""
         captured = self._capture.take()
         if captured is None:
             return None
@@ -43,11 +45,17 @@ class ModelSource:
             model=self._model,
             run=self._model.train_step,
             data=captured.data,
-            state=captured.state,
+            state=self._whole(captured),
             weights_from=self._weights_from(captured),
             optimizers=optimizers_of(self._model),
             counts_overflow=self._is_for_skips,
         )
+
+    def _whole(self, captured: Captured) -> list[tuple[Any, Any]]:
+        """Return the state with what was not kept: frozen weights, which are what they were, or no room."""
+        kept = {id(variable) for variable, _ in captured.state}
+        rest = [variable for variable in self._model.variables if id(variable) not in kept]
+        return [*captured.state, *((variable, current(variable)) for variable in rest)]
 
     def _weights_from(self, captured: Captured) -> WeightsFrom:
         """Weights from after the step are of no use when the step has spoilt them."""

@@ -31,7 +31,7 @@ class Watch:
         A step whose gradients a loss scaler found not finite is a skip, not a failure, unless its loss is
         not finite either.
         """
-        is_skip, failed = _is_set(piece, "skipped"), failures(piece)
+        is_skip, failed = skips(piece), failures(piece)
         ends = np.flatnonzero(~is_skip)
         self.skips = self.skips + len(is_skip) if not len(ends) else len(is_skip) - 1 - int(ends[-1])
         self.is_well = not bool(failed[-1] | is_skip[-1])
@@ -41,6 +41,11 @@ class Watch:
 def failures(piece: Decoded) -> BoolArray:
     """Return which of these steps failed."""
     return _has_bad_loss(piece) | (_is_set(piece, "grad_nonfinite") & ~_is_set(piece, "skipped"))
+
+
+def skips(piece: Decoded) -> BoolArray:
+    """Return which of these steps a loss scaler skipped."""
+    return _is_set(piece, "skipped")
 
 
 def _has_bad_loss(piece: Decoded) -> BoolArray:

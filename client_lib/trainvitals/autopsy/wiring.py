@@ -13,7 +13,7 @@ from trainvitals.autopsy.examine import Scene, examine
 from trainvitals.autopsy.line import line_of
 from trainvitals.autopsy.report import Report
 from trainvitals.autopsy.share import event_data
-from trainvitals.autopsy.watch import Watch
+from trainvitals.autopsy.watch import Watch, failures, skips
 from trainvitals.probe.decode import Decoded
 from trainvitals.response import Response
 from trainvitals.session import Session
@@ -38,8 +38,8 @@ class Source(Protocol):
     def arm(self, *, for_skips: bool) -> None:
         """Keep the next failing step; for_skips: or one that a loss scaler skips."""
 
-    def take(self) -> Scene | None:
-        """Return the step that was kept, and keep no other one."""
+    def take(self, step: int) -> Scene | None:
+        """Return the step that was kept, and keep no other one; the rows say that it was `step`."""
 
     @property
     def reason(self) -> str:
@@ -79,14 +79,14 @@ class Autopsy:
 
     def _look(self, pieces: Sequence[Decoded], source: Source, step_s: float) -> bool:
         source.settle()
-        failures = [self._watch.feed(piece) for piece in pieces]
-        if not any(failures) and not (self._is_for_skips and self._watch.skips):
+        failed = [step for piece in pieces for step in self._failed_steps(piece)]
+        if not failed:
             self._rearm(source)
             return False
         if not self._is_armed or self._count >= MAX_AUTOPSIES:
             return False
         self._is_armed = False
-        is_examined = self._examine(source, step_s)
+        is_examined = self._examine(source, failed[0], step_s)
         if self._watch.is_well:
             self._rearm(source)
         return is_examined
@@ -101,8 +101,13 @@ class Autopsy:
             self._is_armed = True
             source.arm(for_skips=self._is_for_skips)
 
-    def _examine(self, source: Source, step_s: float) -> bool:
-        scene = source.take()
+    def _failed_steps(self, piece: Decoded) -> list[int]:
+        self._watch.feed(piece)
+        found = failures(piece) | skips(piece) if self._is_for_skips else failures(piece)
+        return [int(step) for step in piece.steps[found]]
+
+    def _examine(self, source: Source, step: int, step_s: float) -> bool:
+        scene = source.take(step)
         if scene is None:
             if source.reason:
                 self._say(f"a step went non-finite and cannot be replayed: {source.reason}")
@@ -130,6 +135,8 @@ class Autopsy:
         self._say(f"step {scene.step} went non-finite; {PUT_OFF}{again}")
 
     def _bundle(self, scene: Scene, report: Report) -> str:
+        if scene.model is None:  # a loop's function cannot be found again in another process
+            return ""
         try:
             folder = bundle.write(scene, report, self._session.spool_dir, self._session.identity.run_id)
         except (OSError, TypeError, ValueError) as error:

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from trainvitals.probe import measure
-from trainvitals.probe.capture import current, state_of
+from trainvitals.probe.capture import current, moving_of, state_of
 from trainvitals.probe.optimizers import optimizers_of, scaling_of
 from trainvitals.probe.types import Model, Optimizer, Tensor, Value
 
@@ -38,7 +38,7 @@ class Brake:
 
     def __init__(self, model: Model, *, stops: bool) -> None:
         self._model = model
-        self._stops = stops
+        self.stops = stops
         with tf.init_scope():
             self._stopped_at = tf.Variable(
                 NEVER, dtype=tf.int64, trainable=False, name="trainvitals_stopped_at"
@@ -59,7 +59,7 @@ class Brake:
         """Hold what the step may change; to be called before it runs."""
         self._is_bad.assign(self._stopped_at.read_value() != NEVER)
         model = self._model
-        variables = [*model.non_trainable_variables, *model.metrics_variables]
+        variables = [*moving_of(model), *model.metrics_variables]
         if len(optimizers_of(model)) > 1 or _has_own_step(model):
             # Another `apply` of the same step may be done by the time that one is kept out.
             variables += state_of(model)
@@ -95,7 +95,7 @@ class Brake:
         def undo() -> Tensor:
             for variable, value in step.held:
                 variable.assign(value)
-            if self._stops:
+            if self.stops:
                 before = self._stopped_at.read_value()
                 self._stopped_at.assign(tf.where(tf.equal(before, NEVER), number, before))
             return tf.constant(0)

@@ -95,8 +95,7 @@ class Capture:
 
     def note_start(self, data: Value) -> Start:
         """Hold what the step may have changed by the time it fails; to be called before it runs."""
-        state = [(one, current(one)) for one in self._model.non_trainable_variables]
-        return Start(data, tuple(state))
+        return Start(data, tuple((one, current(one)) for one in moving_of(self._model)))
 
     def store(self, start: Start, step: Tensor, is_bad: Tensor, is_skip: Tensor) -> None:
         """Keep the step if nothing is kept yet; to be called in a rarely taken branch, before the update.
@@ -156,9 +155,23 @@ class Capture:
         return self._plans.get(key)
 
 
+def moving_of(model: Model) -> list[Any]:
+    """Return what the forward pass itself changes: statistics and seeds, but no frozen weights."""
+    frozen = _frozen(model)
+    return [one for one in model.non_trainable_variables if id(one) not in frozen]
+
+
+def _frozen(model: Model) -> set[int]:
+    """Return the ids of weights that are not trained: they are what they were, and there may be many."""
+    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
+    weights = [one for layer in layers for one in getattr(layer, "_trainable_variables", ())]
+    return {id(one) for one in weights if not one.trainable}
+
+
 def state_of(model: Model) -> list[Any]:
-    """Return all variables that a step may read or change: the model's and its optimizers'."""
-    found = [*model.variables]
+    """Return all variables that a step may change: the model's and its optimizers'."""
+    frozen = _frozen(model)
+    found = [one for one in model.variables if id(one) not in frozen]
     for optimizer in optimizers_of(model):
         found += optimizer.variables
     return list({id(variable): variable for variable in found}.values())
@@ -166,7 +179,12 @@ def state_of(model: Model) -> list[Any]:
 
 def current(variable: Value) -> Tensor:
     """Return the value of a variable, Keras's or TensorFlow's."""
-    return tf.convert_to_tensor(getattr(variable, "value", variable))
+    return tf.convert_to_tensor(inside(variable))
+
+
+def inside(variable: Value) -> Value:
+    """Return the TensorFlow variable of a Keras one."""
+    return variable if isinstance(variable, tf.Variable) else getattr(variable, "value", variable)
 
 
 def _dtype(variable: Value) -> Any:  # noqa: ANN401 - TensorFlow has no types

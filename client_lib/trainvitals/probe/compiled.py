@@ -23,6 +23,7 @@ from trainvitals.probe.capture import (
     Recorder,
     Start,
     current,
+    moving_of,
     state_of,
 )
 from trainvitals.probe.taps import attribute
@@ -51,7 +52,7 @@ class CompiledCapture:
 
     def note_start(self, data: Value) -> Start:
         """Hold what the step may have changed by the time it fails; to be called before it runs."""
-        return Start(data, tuple((one, current(one)) for one in self._model.non_trainable_variables))
+        return Start(data, tuple((one, current(one)) for one in moving_of(self._model)))
 
     def store(self, start: Start, step: Tensor, is_bad: Tensor, is_skip: Tensor) -> None:
         """Keep the step if nothing is kept yet; to be called before the update, outside of any branch."""
@@ -106,10 +107,10 @@ class CompiledCapture:
     def _affordable(self) -> list[Any]:
         """Return the variables that have a spare: all, or without the optimizers', or the small ones."""
         trainable = self._model.trainable_variables
-        small = self._model.non_trainable_variables
+        small = moving_of(self._model)
         limit = MEMORY_SHARE * device_memory()
         for variables in (state_of(self._model), [*trainable, *small], small):
-            if _size(variables) <= limit:
+            if size_of(variables) <= limit:
                 break
         else:
             variables = []
@@ -170,7 +171,8 @@ def device_memory() -> int:
         return 4 << 30
 
 
-def _size(variables: Sequence[Any]) -> int:
+def size_of(variables: Sequence[Any]) -> int:
+    """Return how many bytes variables take."""
     return sum(
         int(tf.TensorShape(one.shape).num_elements() or 0) * tf.as_dtype(one.dtype).size for one in variables
     )

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from trainvitals.probe import measure
-from trainvitals.probe.capture import Recorder, is_reached, signs
+from trainvitals.probe.capture import Recorder, inside, is_reached, signs
 from trainvitals.probe.operations import OWN_SCOPE, risky_operations
 from trainvitals.probe.optimizers import learning_rate_of, loss_scale_of, optimizer_step_of, scaling_of
 from trainvitals.probe.row import BLOCK_HEAD, ROW_HEAD, details_width
@@ -159,7 +159,7 @@ class StepTrace:
         loss = self.losses.get("scale_loss") if is_inside else None
         loss = None if loss is None or isinstance(loss, tf.Variable) else measure.as_scalar(loss)
         inputs, labels = _batch_parts(self.data) if is_inside else (None, None)
-        data = (inputs, labels, [getattr(variable, "value", variable) for _, variable in pairs])
+        data = (inputs, labels, [inside(variable) for _, variable in pairs])
         gradients = [measure.dense(gradient, self.use_xla) for gradient, _ in pairs]
         keep = self._keeping(loss, block)
         if self.use_xla:
