@@ -84,7 +84,7 @@ def _range(operand: Operand) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value + 0.0:.4g}"  # no -0
+    return "?" if value is None else f"{value + 0.0:.5g}"  # no -0
 
 
 def _bad_values(report: FirstBad) -> str:
