@@ -85,16 +85,22 @@ def test_a_plain_variable_that_the_step_itself_spoilt_is_followed_to_its_writer(
 
     def run(batch: Value) -> Value:
         weight.assign(weight / (weight - weight))  # normalised
-        return tf.reduce_mean(tf.matmul(batch[0], weight))
+        return tf.reduce_mean(
+            tf.matmul(weight, batch[0], transpose_a=True)
+        )  # read by no operation of its own
 
-    report = loop_report(run, (numbers(5, 4),), [weight])
+    report = loop_report(run, (numbers(4, 5),), [weight])
     assert said(report) == ("operation", "RealDiv", "forward", "", line_of("normalised"))
 
 
 def test_of_two_bad_variables_the_one_that_was_read_is_named() -> None:
     spare = tf.Variable(np.full((4, 1), np.inf, "float32"), name="spare")
     weight = tf.Variable(np.full((4, 1), np.nan, "float32"), name="weight")
-    report = loop_report(lambda batch: tf.reduce_mean(batch[0] @ weight), (numbers(5, 4),), [spare, weight])
+
+    def run(batch: Value) -> Value:
+        return tf.reduce_mean(tf.matmul(weight, batch[0], transpose_a=True))
+
+    report = loop_report(run, (numbers(4, 5),), [spare, weight])
     assert (report.found, report.layer, report.n_bad) == ("weight", "weight:0", 4)
 
 
