@@ -261,9 +261,15 @@ def skip_after_doubling(rng: Generator, steps: int) -> Columns:
     return scaler(rng, steps, 2.0**16, int(rng.integers(20, 300)), int(rng.integers(1, 3)))
 
 
+def patient_search(rng: Generator, steps: int) -> Columns:
+    """Return a scaler that starts far too high and takes two overflows to halve."""
+    return scaler(rng, steps, 2.0 ** int(rng.integers(20, 33)), 2000, 2)
+
+
 SCALERS: dict[str, Callable[[Generator, int], Columns]] = {
     "overflow_bursts": overflow_bursts,
     "skip_after_doubling": skip_after_doubling,
+    "patient_search": patient_search,
 }
 SHAPES: tuple[Shape, ...] = (
     learning, kl_ramp, curriculum, warm_restarts, class_imbalance, gan, policy_gradient, crossing_zero,

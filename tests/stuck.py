@@ -228,6 +228,12 @@ def likelihood(seed: int = 0) -> Batch:
     return batch_of({"loss": 1.4 - 5 * (1 - np.exp(-row / 300)) + 0.1 * _noise(seed, 1000)})
 
 
+def density(seed: int = 0) -> Batch:
+    """Fall from 1 to -20 and slow down all the way, as the likelihood of a normalizing flow does."""
+    row = np.arange(1500)
+    return batch_of({"loss": 1.0 - 21.0 * (1 - np.exp(-row / 500)) + 0.3 * _noise(seed, 1500)})
+
+
 def low_but_learning(seed: int = 0) -> Batch:
     """Skip at a scale of 2 now and then, and learn."""
     row = np.arange(1200)
@@ -252,7 +258,8 @@ TWINS: dict[str, tuple[str, Callable[[int], Batch]]] = {
         ("overfitting", constant_gap),
         ("overfitting", noisy_validation),
         ("overfitting", rising_together), ("metric_nonfinite", metric_of_a_bad_batch),
-        ("runaway_negative_loss", likelihood), ("loss_scale_stuck_low", low_but_learning),
+        ("runaway_negative_loss", likelihood), ("runaway_negative_loss", density),
+        ("loss_scale_stuck_low", low_but_learning),
         ("slow_steps", checkpoints),
     )
 }  # fmt: skip

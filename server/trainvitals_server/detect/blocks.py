@@ -52,9 +52,9 @@ class Blocks(msgspec.Struct):
         steps, cells = self._take(batch, name)
         return _blocks(steps.reshape(-1, self.size), cells.reshape(-1, self.size)) if len(cells) else []
 
-    def skip(self, batch: Batch, name: str) -> None:
-        """Take the rows of `batch` where no block that they complete can be news."""
-        self._take(batch, name)
+    def skip(self, batch: Batch, name: str) -> int:
+        """Take the rows of `batch` where no block can be news; return how many they complete."""
+        return len(self._take(batch, name)[1]) // self.size
 
     def _take(self, batch: Batch, name: str) -> tuple[IntArray, FloatArray]:
         """Return the rows of whole blocks and keep the rest."""

@@ -19,7 +19,8 @@ SPAN = 6  # blocks in a row, each lower than the one before
 IMPOSSIBLE_SPAN = 3  # where the loss cannot be negative
 DEEP = 20.0  # times the size of the loss at the start, at an even pace,
 ACCELERATED_DEEP = 6.0  # or where it falls this much
-ACCELERATION = 1.5  # faster in the second half of the span than in the first
+ACCELERATION = 1.5  # faster in the second half of the span than in the first, and than over its whole life:
+# what slows down is on its way to a minimum
 EVEN_PACE = 0.8
 TOLD_LEVELS = 6
 NEVER_NEGATIVE = ("binarycrossentropy", "categoricalcrossentropy", "sparsecategoricalcrossentropy",
@@ -32,6 +33,8 @@ class RunawayFold(msgspec.Struct):
     cannot_be_negative: bool = False
     blocks: Blocks = msgspec.field(default_factory=lambda: Blocks(BLOCK))
     size: float | None = None
+    first_level: float = 0.0
+    count: int = 0
     levels: list[float] = []
     first_step: int = 0
     told_step: int | None = None
@@ -45,11 +48,12 @@ class RunawayFold(msgspec.Struct):
         """Return a runaway once it is sure."""
         findings: list[Finding] = []
         if self._stays_above_zero(batch):
-            self.blocks.skip(batch, "loss")
+            self.count += self.blocks.skip(batch, "loss")
             return findings
         for block in self.blocks.cut(batch, "loss"):
             if self.size is None:
-                self.size = max(map(abs, block.values))
+                self.size, self.first_level = max(map(abs, block.values)), block.level
+            self.count += 1
             self._take(block)
             if self.told_step is None and self._runs_away(self.size):
                 self.told_step = self.first_step
@@ -80,9 +84,10 @@ class RunawayFold(msgspec.Struct):
             return False
         half = SPAN // 2
         before, lately = levels[-SPAN - 1] - levels[half - SPAN - 1], levels[half - SPAN - 1] - levels[-1]
+        usual = half * (self.first_level - levels[-1]) / max(self.count - 1, 1)
         depth = -levels[-1]
-        accelerates = depth >= ACCELERATED_DEEP * size and lately >= ACCELERATION * before
-        return accelerates or (depth >= DEEP * size and lately >= EVEN_PACE * before)
+        accelerates = depth >= ACCELERATED_DEEP * size and lately >= ACCELERATION * max(before, usual)
+        return accelerates or (depth >= DEEP * size and lately >= EVEN_PACE * max(before, usual))
 
     def _runaway(self, block: Block, size: float) -> Finding:
         story = ", ".join(f"{level:.4g}" for level in self.levels[-TOLD_LEVELS:])
