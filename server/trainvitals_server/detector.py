@@ -31,6 +31,7 @@ TICK_S = 0.25
 # Rows of one run are folded no more often, so that those of several frames are folded at once: a fold costs
 # the same for 20 rows as for 200. What is no row, and what comes after a pause, is folded at once.
 FOLD_EVERY_S = 0.2
+LONGEST_BREATH_S = 0.05  # after a long fold: in a storm of frames the event loop needs the interpreter, too
 MAX_FOLDS = 128  # runs whose fold stays in memory
 CLOSE_TIMEOUT_S = 5.0
 LONGEST_PAUSE_S = 30.0  # for a run whose frames cannot be read or whose state cannot be saved
@@ -103,7 +104,9 @@ class Detector:
         while not self._is_closing:
             run_id = self._next()
             if run_id is not None:
+                began = time.thread_time()
                 self._try_follow(run_id)
+                time.sleep(min(time.thread_time() - began, LONGEST_BREATH_S))
             self._save_due()
         for folding in list(self._folds.values()):
             if folding.unsaved_frames:

@@ -127,8 +127,7 @@ class Folding:
                 self._tell(self.fold.rows(frame.rank, frame.session_id, self._read(frame)))
             return
         self.is_torn = True
-        batches = [self._read(frame) for frame in frames]
-        for pieces in _alike(zip(frames, batches, strict=True)):
+        for pieces in _alike((frame, self._read(frame)) for frame in frames):
             self._pass([frame for frame, _ in pieces])
             joined = join([batch for _, batch in pieces])
             self._tell(self.fold.rows(frames[0].rank, frames[0].session_id, joined))

@@ -15,7 +15,7 @@ import msgspec
 from trainvitals.wire import Layer, Layout
 from trainvitals_server.store.runs import StreamKey
 
-FRAMES_AT_ONCE = 256
+FRAMES_AT_ONCE = 32  # a frame may have a MiB, and nobody else runs Python while many are folded
 _UNSEEN = -1  # before frame 0, which is the session's Hello
 
 Progress = dict[str, int]  # "rank/session_id" -> the last seq that was folded
