@@ -23,6 +23,7 @@ from trainvitals_server.services import services_of
 
 PACKET_TYPE = "application/octet-stream"
 QUEUED_MESSAGES = 16  # read ahead while the writer commits; then the socket is not read
+SLICE_BYTES = 256 << 10  # decoded before the event loop sees to others: about a millisecond
 BUSY_RETRY_S = 0.02
 STORAGE_RETRY_S = 5.0
 QUEUED_ANSWERS = 64
@@ -47,7 +48,12 @@ class Conversation:
         """Store what the messages bring and return the answers, in order."""
         answers: list[wire.ServerFrame] = []
         frames: list[wire.Sequenced] = []
+        sliced = 0
         for message in messages:
+            sliced += len(message)
+            if sliced > SLICE_BYTES:
+                sliced = len(message)
+                await asyncio.sleep(0)
             try:
                 frame = wire.decode_client(message)
             except wire.WireError as error:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import httpx2 as httpx
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 from client_frames import Client, answers, hello, packet, steps
 from server_process import ServerProcess, running_server
 from trainvitals import wire
+from trainvitals_server.ingest import Conversation
+from trainvitals_server.pipeline import Pipeline
 
 CAP = 4
 
@@ -235,3 +239,27 @@ def test_what_came_in_before_the_client_hung_up_is_stored(server: ServerProcess)
             assert isinstance(answer, wire.Welcome)
             acked, tries = answer.acked_seq, tries + 1
             assert tries < 200
+
+
+@pytest.mark.anyio
+async def test_others_have_their_turn_while_many_large_frames_are_read() -> None:
+    frame = wire.encode(steps(1, 0, np.zeros(4096), grad_norm=np.zeros(4096)))  # 64 KiB
+    turns, seen = list[int](), list[int]()
+
+    async def others() -> None:
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    def messages() -> Iterator[bytes]:
+        for _ in range(16):
+            seen.append(len(turns))
+            yield frame
+
+    task = asyncio.create_task(others())
+    answers = await Conversation(cast(Pipeline, None)).take(
+        messages()
+    )  # nobody said Hello: nothing is stored
+    task.cancel()
+    assert len(answers) == 16
+    assert len(set(seen)) >= 4
