@@ -64,7 +64,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     n_bad_samples: int = 0
     batch_size: int = 0
     weights_bad_since: int | None = None  # a step, where the weights were bad before this one
-    weights_from: Literal["before_step", "snapshot", "after_step", "none"] = "before_step"
+    # "mostly_before_step": but for those whose gradient was finite, which the update had changed already
+    weights_from: Literal["before_step", "mostly_before_step", "snapshot", "after_step", "none"] = (
+        "before_step"
+    )
     bundle: str = ""  # where the bundle lies on the training machine
     took_s: float = 0.0
     notes: tuple[str, ...] = ()

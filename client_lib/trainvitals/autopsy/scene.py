@@ -8,7 +8,7 @@ from typing import Literal
 
 from trainvitals.probe.types import Value
 
-WeightsFrom = Literal["before_step", "snapshot", "after_step", "none"]
+WeightsFrom = Literal["before_step", "mostly_before_step", "snapshot", "after_step", "none"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ Direction = Literal["forward", "backward", "update"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FRAMEWORKS = ("keras", "tf_keras", "tensorflow", "numpy", "ml_dtypes", "absl", "wrapt", "optree", "tree")
+_CHECKED_OUT = ("keras", "tf_keras", "tensorflow", "numpy")  # may be used from where they were cloned to
 # Of Keras 3, of an operation that is a node of a functional model, and of tf_keras 2.
 _LAYER_FILES = ("layers/layer.py", "ops/operation.py", "engine/base_layer.py")
 _ENTRY = "run_the_step"  # the function of ours below which everything is the user's step
@@ -198,7 +199,7 @@ class _Folders:
 def _folders() -> _Folders:
     paths = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")]
     library = [_folder(path) for path in (*paths, *map(os.path.realpath, paths))]
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in _FRAMEWORKS]
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in _CHECKED_OUT]
     frameworks = [
         _folder(os.path.dirname(file)) for file in files if file and os.path.basename(file) == "__init__.py"
     ]

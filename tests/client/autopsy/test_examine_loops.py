@@ -93,6 +93,38 @@ def test_a_plain_variable_that_the_step_itself_spoilt_is_followed_to_its_writer(
     assert said(report) == ("operation", "RealDiv", "forward", "", line_of("normalised"))
 
 
+def test_what_a_variable_may_have_part_in_is_not_said_to_come_from_the_batch() -> None:
+    weight = tf.Variable(np.ones((4, 1), "float32"))
+
+    def run(batch: Value) -> Value:
+        return tf.reduce_mean(tf.math.log(tf.matmul(weight, batch[0], transpose_a=True)))
+
+    assert loop_report(run, (-np.ones((4, 5), "float32"),), [weight]).computed_from == ()
+    alone = loop_report(lambda batch: tf.math.log(batch[0]), (-np.ones((4, 5), "float32"),), [weight])
+    assert alone.computed_from == ("x",)
+
+
+def test_an_operation_that_takes_the_slow_way_into_tensorflow_is_named_like_any_other() -> None:
+    report = loop_report(
+        lambda batch: tf.reduce_mean(batch[0], axis=[np.int64(0)]), (np.full((4, 1), 2e38, "float32"),), []
+    )
+    assert report.operation == "Mean"
+    assert report.n_bad_samples == 2
+    assert "takes these together" in report.notes[0]
+
+
+def test_samples_that_fail_only_in_their_places_are_said_to_do_so() -> None:
+    def run(batch: Value) -> Value:
+        place = tf.range(tf.shape(batch[0])[0])
+        is_bad = (place >= 3) & (place <= 4) & (tf.cast(place, tf.float32) == batch[0])
+        return tf.reduce_mean(tf.math.log(tf.where(is_bad, -1.0, 1.0)))  # by place
+
+    report = loop_report(run, (np.arange(6, dtype="float32"),), [])
+    assert said(report) == ("operation", "Log", "forward", "", line_of("by place"))
+    assert report.samples == (3, 4)
+    assert "in their places" in report.notes[0]
+
+
 def test_of_two_bad_variables_the_one_that_was_read_is_named() -> None:
     spare = tf.Variable(np.full((4, 1), np.inf, "float32"), name="spare")
     weight = tf.Variable(np.full((4, 1), np.nan, "float32"), name="weight")
