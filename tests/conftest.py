@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,10 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 # What a developer has set for a real server must not lead a test's reporter there.
 for name in [name for name in os.environ if name.startswith("TRAINVITALS_")]:
     del os.environ[name]
+
+# Nor may its spools and bundles come into the developer's own cache.
+_spools = tempfile.TemporaryDirectory(prefix="trainvitals-tests-", ignore_cleanup_errors=True)
+os.environ["TRAINVITALS_SPOOL"] = _spools.name
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")

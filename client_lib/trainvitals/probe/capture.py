@@ -8,7 +8,7 @@ since `arm` is kept, whatever its shapes are. No queue works within XLA: there `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import tensorflow as tf
@@ -18,6 +18,7 @@ from trainvitals.probe.template import Template
 from trainvitals.probe.types import Model, Tensor, Value
 
 OFF, ARMED, ARMED_FOR_SKIPS = 0, 1, 2  # the last also takes what a loss scaler skips
+WeightsFrom = Literal["before_step", "mostly_before_step", "after_step"]
 _INNER_GRAPHS = ("CondBranchFuncGraph", "WhileBodyFuncGraph")
 MAX_PLANS = 16  # traces that would keep different things; a training that has more captures no further ones
 
@@ -29,7 +30,7 @@ class Captured:
     step: int
     data: Any  # as `train_step` got it
     state: list[tuple[Any, Any]]  # (variable, value before the step)
-    weights_from: Literal["before_step", "after_step"] = "before_step"
+    weights_from: WeightsFrom = "before_step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,32 @@ class _Plan:
     """What one queue holds: the step, the batch's tensors, the variables."""
 
     queue: Any
-    template: Template
+    template: Template | None  # None: of a part that is not the last, which has the batch
     variables: tuple[Any, ...]
 
     def take(self) -> Captured:
         step, *values = self.queue.dequeue()
         place = len(values) - len(self.variables)
         state = list(zip(self.variables, values[place:], strict=True))
-        return Captured(int(step), self.template.join(values[:place]), state)
+        data = None if self.template is None else self.template.join(values[:place])
+        return Captured(int(step), data, state)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of the gradients that a branch looks at: its weights are kept there.
+
+    A part that is not the last keeps nothing else. The last leaves out `others`, the weights of other parts,
+    and what the optimizer holds for each weight: reading them there would hold up their updates in every
+    step. What it leaves out is after the step what the update made of it, if that part was finite.
+    """
+
+    weights: tuple[Any, ...] = ()
+    others: tuple[Any, ...] = ()
+    is_last: bool = True
+
+
+WHOLE = Part()  # all in one
 
 
 class Recorder(Protocol):
@@ -63,7 +82,7 @@ class Recorder(Protocol):
     def note_start(self, data: Value) -> Start:
         """Hold what the step may have changed by the time it fails; to be called before it runs."""
 
-    def store(self, start: Start, step: Tensor, is_bad: Tensor, is_skip: Tensor) -> None:
+    def store(self, start: Start, step: Tensor, is_bad: Tensor, is_skip: Tensor, part: Part = WHOLE) -> None:
         """Keep the step if it is the first that `is_bad` (or `is_skip`), before the optimizer's update."""
 
     def begin(self, step: int) -> None:
@@ -97,7 +116,7 @@ class Capture:
         """Hold what the step may have changed by the time it fails; to be called before it runs."""
         return Start(data, tuple((one, current(one)) for one in moving_of(self._model)))
 
-    def store(self, start: Start, step: Tensor, is_bad: Tensor, is_skip: Tensor) -> None:
+    def store(self, start: Start, step: Tensor, is_bad: Tensor, is_skip: Tensor, part: Part = WHOLE) -> None:
         """Keep the step if nothing is kept yet; to be called in a rarely taken branch, before the update.
 
         Args:
@@ -105,10 +124,11 @@ class Capture:
             step: Its int64 number.
             is_bad: Whether it is to be kept.
             is_skip: Whether it is so only where a loss scaler's skips are looked at.
+            part: What this branch keeps of it.
         """
         held = {id(variable): value for variable, value in start.state}
-        variables = state_of(self._model)
-        template, tensors = Template.of(start.data)
+        variables = self._kept_by(part)
+        template, tensors = Template.of(start.data) if part.is_last else (None, [])
         plan = self._plan(template, tensors, variables)
         if plan is None:
             return
@@ -143,11 +163,36 @@ class Capture:
         """Return the first step that was kept, and keep no other until the next `arm`."""
         self._level.assign(OFF)
         found = [plan.take() for plan in self._plans.values() if plan.queue.size()]
-        return min(found, key=lambda captured: captured.step, default=None)
+        whole = [captured for captured in found if captured.data is not None]
+        first = min(whole, key=lambda captured: captured.step, default=None)
+        return None if first is None else self._completed(first, [one for one in found if one.data is None])
 
-    def _plan(self, template: Template, tensors: list[Tensor], variables: list[Any]) -> _Plan | None:
+    def _completed(self, first: Captured, parts: list[Captured]) -> Captured:
+        """Add what the other parts kept of the same step."""
+        state = [*first.state, *(pair for part in parts if part.step == first.step for pair in part.state)]
+        kept = {id(variable) for variable, _ in state}
+        is_complete = all(id(weight) in kept for weight in self._model.trainable_variables)
+        origin: WeightsFrom = "before_step" if is_complete else "mostly_before_step"
+        return replace(first, state=state, weights_from=origin)
+
+    def _kept_by(self, part: Part) -> list[Any]:
+        if not part.is_last:
+            return list(part.weights)
+        if not part.others:
+            return state_of(self._model)
+        left_out = {id(weight) for weight in part.others}
+        left_out |= {
+            id(slot) for one in optimizers_of(self._model) for slot in one.variables if _is_large(slot)
+        }
+        return [one for one in state_of(self._model) if id(one) not in left_out]
+
+    def _plan(self, template: Template | None, tensors: list[Tensor], variables: list[Any]) -> _Plan | None:
         dtypes = [tf.int64, *(tensor.dtype for tensor in tensors), *(_dtype(one) for one in variables)]
-        key = str(template.skeleton), tuple(dtypes), tuple(id(variable) for variable in variables)
+        key = (
+            str(template and template.skeleton),
+            tuple(dtypes),
+            tuple(id(variable) for variable in variables),
+        )
         if key not in self._plans and len(self._plans) < MAX_PLANS:
             with tf.init_scope(), tf.device("CPU:0"):
                 queue = tf.queue.FIFOQueue(1, dtypes)
@@ -191,12 +236,15 @@ def _dtype(variable: Value) -> Any:  # noqa: ANN401 - TensorFlow has no types
     return tf.as_dtype(variable.dtype)
 
 
-def signs(loss: Tensor | None, counts: Tensor, scaling: str) -> tuple[Tensor, Tensor]:
-    """Return whether a step with these counts of non-finite gradients failed, and whether a scaler skips it.
+def _is_large(variable: Value) -> bool:
+    return len(variable.shape) > 0
+
+
+def signs(loss: Tensor | None, has_bad_gradient: Tensor, scaling: str) -> tuple[Tensor, Tensor]:
+    """Return whether a step failed, and whether a scaler skips it.
 
     A loss scaler skips steps in good health: under one, only a loss that is not finite is a failure.
     """
-    has_bad_gradient = tf.reduce_sum(counts) > 0
     is_bad = tf.constant(False) if scaling == "dynamic" else has_bad_gradient
     if loss is not None:
         is_bad = tf.logical_or(is_bad, tf.logical_not(tf.math.is_finite(loss)))

@@ -1,15 +1,17 @@
-"""The capture of a step that XLA compiles: a spare variable for each variable, and the last batches.
+"""The capture of a step that XLA compiles: spare variables for all variables, and the last batches.
 
 The spares are written in a branch that takes no gradient: with one that does, XLA rounds the user's own step
-otherwise. They need memory on the device from the start, which is why there is a cap.
+otherwise. They need memory on the device from the start, which is why there is a cap. There is one for each
+dtype: every variable that a compiled step may write costs some microseconds, written or not.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import tensorflow as tf
 
@@ -18,8 +20,10 @@ from trainvitals.probe.capture import (
     ARMED,
     ARMED_FOR_SKIPS,
     OFF,
+    WHOLE,
     Capture,
     Captured,
+    Part,
     Recorder,
     Start,
     current,
@@ -39,11 +43,14 @@ class CompiledCapture:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._batches = Batches()
-        self._spares: dict[int, tuple[Any, Any]] = {}
+        self._spares: dict[object, list[_Spare]] = {}
+        self._kept_spares: list[_Spare] = []  # of the last trace
         self._has_weights = True
         with tf.init_scope():
-            self._level = tf.Variable(ARMED, dtype=tf.int64, trainable=False, name="trainvitals_armed")
-            self._kept = tf.Variable(NOTHING, dtype=tf.int64, trainable=False, name="trainvitals_kept")
+            # How much is to be kept, and the step that is.
+            self._kept = tf.Variable(
+                [ARMED, NOTHING], dtype=tf.int64, trainable=False, name="trainvitals_kept"
+            )
         self.reason = ""
 
     def remember(self, data: Value) -> None:
@@ -54,24 +61,23 @@ class CompiledCapture:
         """Hold what the step may have changed by the time it fails; to be called before it runs."""
         return Start(data, tuple((one, current(one)) for one in moving_of(self._model)))
 
-    def store(self, start: Start, step: Tensor, is_bad: Tensor, is_skip: Tensor) -> None:
+    def store(self, start: Start, step: Tensor, is_bad: Tensor, is_skip: Tensor, part: Part = WHOLE) -> None:
         """Keep the step if nothing is kept yet; to be called before the update, outside of any branch."""
         held = {id(variable): value for variable, value in start.state}
-        variables = self._affordable()
+        spares = self._spares_of(self._affordable())
+        self._kept_spares = spares
+        level, kept = tf.unstack(self._kept.read_value())
 
         def keep() -> Tensor:
-            for variable in variables:
-                value = held[id(variable)] if id(variable) in held else current(variable)
-                self._spares[id(variable)][1].assign(value)
-            self._kept.assign(step)
+            for spare in spares:
+                spare.write(held)
+            self._kept.assign(tf.stack([level, step]))
             return tf.constant(0)
 
-        level = self._level.read_value()
         is_wanted = tf.logical_or(
             tf.logical_and(is_bad, level >= ARMED), tf.logical_and(is_skip, tf.equal(level, ARMED_FOR_SKIPS))
         )
-        is_free = self._kept.read_value() < 0
-        tf.cond(tf.logical_and(is_wanted, is_free), keep, lambda: tf.constant(0))
+        tf.cond(tf.logical_and(is_wanted, kept < 0), keep, lambda: tf.constant(0))
 
     def begin(self, step: int) -> None:
         """Wait for the next failing step, of which the first is `step`."""
@@ -84,13 +90,12 @@ class CompiledCapture:
 
     def arm(self, *, for_skips: bool = False) -> None:
         """Forget what is kept and wait for the next failing step."""
-        self._kept.assign(NOTHING)
-        self._level.assign(ARMED_FOR_SKIPS if for_skips else ARMED)
+        self._kept.assign([ARMED_FOR_SKIPS if for_skips else ARMED, NOTHING])
 
     def take(self) -> Captured | None:
         """Return the first step that was kept, and keep no other until the next `arm`."""
-        self._level.assign(OFF)
-        step = int(self._kept)
+        step = int(self._kept[1])
+        self._kept.assign([OFF, NOTHING])
         if step < 0:
             return None
         data = self._batches.find(step)
@@ -101,7 +106,7 @@ class CompiledCapture:
                 else "this version of Keras has no place where a batch can be kept under XLA"
             )
             return None
-        state = [(variable, spare.read_value()) for variable, spare in self._spares.values()]
+        state = [pair for spare in self._kept_spares for pair in spare.read()]
         return Captured(step, data, state, "before_step" if self._has_weights else "after_step")
 
     def _affordable(self) -> list[Any]:
@@ -115,17 +120,49 @@ class CompiledCapture:
         else:
             variables = []
         self._has_weights = len(variables) >= len(trainable) + len(small)
-        with tf.init_scope():
-            for variable in variables:
-                if id(variable) not in self._spares:
-                    # The optimizer's variables come with the first trace, and in a later one `tf.Variable`
-                    # refuses to make ours; the class that it stands for does not ask.
-                    make = type(self._kept)
-                    spare = make(
-                        tf.zeros(variable.shape, variable.dtype), trainable=False, name="trainvitals_spare"
-                    )
-                    self._spares[id(variable)] = variable, spare
         return variables
+
+    def _spares_of(self, variables: Sequence[Any]) -> list[_Spare]:
+        key = tuple(id(variable) for variable in variables)
+        if key not in self._spares:
+            dtypes = dict.fromkeys(tf.as_dtype(variable.dtype) for variable in variables)
+            self._spares[key] = [
+                _Spare.of(
+                    [one for one in variables if tf.as_dtype(one.dtype) == dtype], dtype, type(self._kept)
+                )
+                for dtype in dtypes
+            ]
+        return self._spares[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spare:
+    """Room for variables of one dtype, one after the other."""
+
+    variables: tuple[Any, ...]
+    values: Any
+
+    @classmethod
+    def of(cls, variables: Sequence[Any], dtype: Any, make: type[Any]) -> Self:  # noqa: ANN401
+        """Make the room.
+
+        The optimizer's variables come with the first trace, and in a later one `tf.Variable` refuses to make
+        ours; the class that it stands for, `make`, does not ask.
+        """
+        length = sum(_length(variable) for variable in variables)
+        with tf.init_scope():
+            values = make(tf.zeros([length], dtype), trainable=False, name="trainvitals_spare")
+        return cls(tuple(variables), values)
+
+    def write(self, held: Mapping[int, Tensor]) -> None:
+        """Put the variables' values in, those that are held instead of the current ones."""
+        values = [held[id(one)] if id(one) in held else current(one) for one in self.variables]
+        self.values.assign(tf.concat([tf.reshape(value, [-1]) for value in values], 0))
+
+    def read(self) -> list[tuple[Any, Any]]:
+        """Return each variable with its value."""
+        parts = tf.split(self.values.read_value(), [_length(one) for one in self.variables])
+        return [(one, tf.reshape(part, one.shape)) for one, part in zip(self.variables, parts, strict=True)]
 
 
 def capture_of(model: Model) -> Recorder | None:
@@ -173,6 +210,8 @@ def device_memory() -> int:
 
 def size_of(variables: Sequence[Any]) -> int:
     """Return how many bytes variables take."""
-    return sum(
-        int(tf.TensorShape(one.shape).num_elements() or 0) * tf.as_dtype(one.dtype).size for one in variables
-    )
+    return sum(_length(one) * int(tf.as_dtype(one.dtype).size) for one in variables)
+
+
+def _length(variable: Value) -> int:
+    return int(tf.TensorShape(variable.shape).num_elements() or 0)

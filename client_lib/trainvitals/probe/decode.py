@@ -26,14 +26,15 @@ from trainvitals.wire import BoolArray, FloatArray, IntArray
 class BlockShape:
     """How a block of a row is to be read; `places` says which variable of the layout each column is.
 
-    `details` gives those of some steps, `[m, 1 + details_width]`; None where they are in every row.
+    `details` gives those of some steps for a part of the variables, `[m, 1 + details_width]`; None where they
+    are in every row.
     """
 
     places: IntArray
     scaling: str
     is_main: bool
     has_rate: bool
-    details: Callable[[], FloatArray] | None
+    details: Sequence[tuple[slice, Callable[[], FloatArray]]] | None
 
     @property
     def width(self) -> int:
@@ -114,7 +115,10 @@ def _parts(rows: FloatArray, blocks: Sequence[BlockShape]) -> list[_Part]:
 
 
 def _details(
-    rows: FloatArray, ran: BoolArray, half_sums: FloatArray, read: Callable[[], FloatArray]
+    rows: FloatArray,
+    ran: BoolArray,
+    half_sums: FloatArray,
+    parts: Sequence[tuple[slice, Callable[[], FloatArray]]],
 ) -> FloatArray | None:
     """Return the details of every row, or None where the half sums are all there is to say."""
     count = half_sums.shape[1]
@@ -123,12 +127,22 @@ def _details(
         is_suspicious = ran & ~(np.isfinite(total + rows[:, 2]) & (total >= SMALLEST_SAFE_SUM))
     if not count or not is_suspicious.any():
         return None
-    details = read()
+    extras = len(EXTRAS)
     whole = np.zeros((len(rows), details_width(count)))
-    whole[:, : len(EXTRAS)] = NOT_MEASURED
-    whole[:, len(EXTRAS) : len(EXTRAS) + count] = half_sums
-    _, here, there = np.intersect1d(rows[:, 0], details[:, 0], return_indices=True)
-    whole[here] = details[there, 1:]
+    whole[:, :extras] = NOT_MEASURED
+    whole[:, extras : extras + count] = half_sums
+    for part, read in parts:
+        details, size = read(), part.stop - part.start
+        _, here, there = np.intersect1d(rows[:, 0], details[:, 0], return_indices=True)
+        found = details[there, 1:]
+        known = whole[here, :extras]
+        whole[here, :extras] = np.where(
+            np.minimum(known, found[:, :extras]) < 0,
+            np.maximum(known, found[:, :extras]),
+            known + found[:, :extras],
+        )
+        whole[here, extras + part.start : extras + part.stop] = found[:, extras : extras + size]
+        whole[here, extras + count + part.start : extras + count + part.stop] = found[:, extras + size :]
     return whole
 
 

@@ -213,7 +213,7 @@ class Probe:
                     block.scaling,
                     block.is_main,
                     block.has_rate,
-                    None if block.details is None else block.details.rows,
+                    None if block.is_whole else [(part, ring.rows) for part, ring in block.details],
                 )
                 for block in shape.blocks
             ]

@@ -120,7 +120,9 @@ class _Maker:
         self, places: IntArray, scaling: str, has_rate: bool, has_loss: bool, optimizer: Optimizer
     ) -> None:
         self._details = Ring(1 + details_width(len(places)), CAPACITY)
-        self.shape = BlockShape(places, scaling, True, has_rate, self._details.rows)
+        self.shape = BlockShape(
+            places, scaling, True, has_rate, [(slice(0, len(places)), self._details.rows)]
+        )
         self.has_loss = has_loss
         self._optimizer = optimizer
         self.ring = Ring(ROW_HEAD + self.shape.width + 1, CAPACITY)  # 1: the scaler's step

@@ -18,9 +18,18 @@ SHIFT = 80  # powers of two that bring any float32, squared and summed, into its
 Data: TypeAlias = Sequence[Sequence[Tensor] | None]  # inputs, labels, weights; None: out of reach
 
 
+def half_sum(gradient: Tensor) -> Tensor:
+    """Return half the sum of squares: float32, or float64 of a float64 gradient."""
+    return tf.nn.l2_loss(_wide(gradient))
+
+
 def half_sums(gradients: Sequence[Tensor]) -> Tensor:
-    """Return half the sum of squares of each gradient, `[n]`: float32, or float64 where one of them is."""
-    halves = [_half_sum_of_squares(gradient) for gradient in gradients]
+    """Return the half sum of each gradient, `[n]`."""
+    return stacked([half_sum(gradient) for gradient in gradients])
+
+
+def stacked(halves: Sequence[Tensor]) -> Tensor:
+    """Return half sums as one tensor `[n]`: float32, or float64 where one of them is."""
     return tf.stack(halves if _same_dtype(halves) else [_f64(half) for half in halves])
 
 
@@ -32,17 +41,44 @@ def is_suspicious(halves: Tensor, loss: Tensor | None) -> Tensor:
     return tf.logical_not(is_normal)
 
 
-def details(gradients: Sequence[Tensor], halves: Tensor, loss: Tensor | None, data: Data) -> Tensor:
+def is_alive(gradients: Sequence[Tensor], loss: Tensor | None) -> Tensor:
+    """Return whether an element is not 0, or the loss not finite: else a small half sum is no news."""
+    signs = [tf.reduce_any(tf.not_equal(gradient, tf.zeros((), gradient.dtype))) for gradient in gradients]
+    if loss is not None:
+        signs.append(tf.logical_not(tf.math.is_finite(loss)))
+    return tf.reduce_any(tf.stack(signs))
+
+
+def details(
+    gradients: Sequence[Tensor],
+    halves: Tensor,
+    loss: Tensor | None,
+    data: Data,
+    others: Sequence[Tensor] = (),
+) -> Tensor:
     """Return float64 `[3 + 2n]`: the extras, n half sums of squares, n counts of non-finite elements.
 
     The half sums are exact enough at every magnitude: where float32 cannot hold one, it is computed again,
     scaled. The extras count what is not finite in inputs, labels and weights, and are `NOT_MEASURED` unless
-    the loss or a gradient is not finite.
+    the loss, a gradient or one of the half sums of `others` is not finite.
     """
     bad = tf.stack([_count_nonfinite(gradient) for gradient in gradients])
     rescaled = tf.stack([_rescaled_half_sum(gradient) for gradient in gradients])
     exact = tf.where(tf.equal(bad, 0.0), rescaled, _f64(halves))
-    return tf.concat([_extras(bad, loss, data), exact, bad], 0)
+    is_bad = _is_bad(bad, loss)
+    if others:
+        is_bad = tf.logical_or(is_bad, _overflows(others))
+    return tf.concat([_extras(is_bad, data), exact, bad], 0)
+
+
+def has_bad(details: Tensor, count: int, others: Sequence[Tensor] = ()) -> Tensor:
+    """Return whether one of `count` gradients with these details is bad, or one with half sums `others`."""
+    here = tf.reduce_sum(details[-count:]) > 0.0
+    return tf.logical_or(here, _overflows(others)) if others else here
+
+
+def _overflows(halves: Sequence[Tensor]) -> Tensor:
+    return tf.logical_not(tf.math.is_finite(tf.reduce_sum(stacked(halves))))
 
 
 def details_in_one_pass(gradients: Sequence[Tensor], loss: Tensor | None, data: Data) -> Tensor:
@@ -52,20 +88,22 @@ def details_in_one_pass(gradients: Sequence[Tensor], loss: Tensor | None, data: 
     XLA fuses these reductions with what makes the gradient, so that they cost no pass over memory on a GPU.
     """
     bad = tf.stack([_count_nonfinite(gradient) for gradient in gradients])
-    halves = tf.stack([_f64(_half_sum_of_squares(gradient)) for gradient in gradients])
+    halves = tf.stack([_f64(half_sum(gradient)) for gradient in gradients])
     huge = tf.stack([_shifted_half_sum(gradient, -SHIFT) for gradient in gradients])
     tiny = tf.stack([_shifted_half_sum(gradient, SHIFT) for gradient in gradients])
     is_finite = tf.equal(bad, 0.0)
     is_huge = tf.logical_and(is_finite, tf.logical_not(tf.math.is_finite(halves)))
     is_tiny = tf.logical_and(is_finite, halves < SMALLEST_SAFE_SUM)
     halves = tf.where(is_huge, huge, tf.where(is_tiny, tiny, halves))
-    return tf.concat([_extras(bad, loss, data), halves, bad], 0)
+    return tf.concat([_extras(_is_bad(bad, loss), data), halves, bad], 0)
 
 
-def _extras(bad: Tensor, loss: Tensor | None, data: Data) -> Tensor:
-    is_bad = tf.reduce_sum(bad) > 0.0
-    if loss is not None:
-        is_bad = tf.logical_or(is_bad, tf.logical_not(tf.math.is_finite(loss)))
+def _is_bad(counts: Tensor, loss: Tensor | None) -> Tensor:
+    has_bad = tf.reduce_sum(counts) > 0.0
+    return has_bad if loss is None else tf.logical_or(has_bad, tf.logical_not(tf.math.is_finite(loss)))
+
+
+def _extras(is_bad: Tensor, data: Data) -> Tensor:
     return tf.cond(
         is_bad,
         lambda: tf.stack([_count_all(tensors) for tensors in data]),
@@ -105,10 +143,6 @@ def _same_dtype(tensors: Sequence[Tensor]) -> bool:
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == tf.float64 else tf.cast(tensor, tf.float32)
-
-
-def _half_sum_of_squares(gradient: Tensor) -> Tensor:
-    return tf.nn.l2_loss(_wide(gradient))
 
 
 def _rescaled_half_sum(gradient: Tensor) -> Tensor:

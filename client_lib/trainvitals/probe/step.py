@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainvitals.probe import measure
-from trainvitals.probe.capture import Recorder, inside, is_reached, signs
+from trainvitals.probe.capture import WHOLE, Part, Recorder, inside, is_reached, signs
 from trainvitals.probe.operations import OWN_SCOPE, risky_operations
 from trainvitals.probe.optimizers import learning_rate_of, loss_scale_of, optimizer_step_of, scaling_of
+from trainvitals.probe.parts import parts_of
+from trainvitals.probe.ring import Ring
 from trainvitals.probe.row import BLOCK_HEAD, ROW_HEAD, details_width
 from trainvitals.probe.seldom import seldom
 from trainvitals.probe.types import Optimizer, Tensor, Value
@@ -34,7 +37,7 @@ class Block:
     is_main: bool  # of the optimizer that the model was compiled with
     has_rate: bool
     is_whole: bool  # the details are in every row
-    details: Value = field(default=None, compare=False)  # else: the ring that they are in
+    details: tuple[tuple[slice, Any], ...] = field(default=(), compare=False)  # else: the rings of its parts
 
     @property
     def width(self) -> int:
@@ -134,14 +137,13 @@ class StepTrace:
         variables = tuple(variable for _, variable in pairs)
         with tf.name_scope(OWN_SCOPE):
             rate = learning_rate_of(optimizer)
-            place = (len(self.blocks), *(id(variable) for variable in variables))
             block = Block(
                 variables=variables,
                 scaling=scaling_of(optimizer),
                 is_main=optimizer is self.main_optimizer,
                 has_rate=rate is not None,
                 is_whole=self.use_xla,
-                details=None if self.use_xla else self.details(place, 1 + details_width(len(variables))),
+                details=() if self.use_xla else self._rings_of(variables),
             )
             head = [self._step_here(), loss_scale_of(optimizer), 0.0 if rate is None else rate]
             applied = _Applied(block, optimizer, [_f64(value) for value in head], self._numbers(pairs, block))
@@ -164,28 +166,62 @@ class StepTrace:
         keep = self._keeping(loss, block)
         if self.use_xla:
             numbers = measure.details_in_one_pass(gradients, loss, data)
-            keep(self.counter.read_value(), numbers)
+            has_bad = measure.has_bad(numbers, len(gradients))
+            keep(self.counter.read_value(), has_bad, slice(0, len(gradients)))
             return numbers
-        halves = measure.half_sums(gradients)
+        halves = [measure.half_sum(gradient) for gradient in gradients]
+        for part, ring in block.details:
+            self._watch(part, ring, gradients, halves, loss, data, keep)
+        return _f64(measure.stacked(halves))
 
-        def write_details() -> None:
+    def _rings_of(self, variables: Sequence[Any]) -> tuple[tuple[slice, Any], ...]:
+        parts = parts_of([_size_of(variable) for variable in variables])
+        place = (len(self.blocks), *(id(variable) for variable in variables))
+        widths = [1 + details_width(part.stop - part.start) for part in parts]
+        rings = [self.details((place, part.start), width) for part, width in zip(parts, widths, strict=True)]
+        return tuple(zip(parts, rings, strict=True))
+
+    def _watch(
+        self,
+        part: slice,
+        ring: Ring,
+        gradients: Sequence[Tensor],
+        halves: Sequence[Tensor],
+        loss: Tensor | None,
+        data: measure.Data,
+        keep: Callable[[Tensor, Tensor, slice], None],
+    ) -> None:
+        """Write the details of a part in the steps that need them; the last one also where others are bad."""
+        inputs, labels, weights = data
+        is_last = part.start == 0
+        others = halves[part.stop :] if is_last else ()
+        own = measure.stacked(halves[part])
+
+        def write() -> None:
             step = self.counter.read_value()
-            numbers = measure.details(gradients, halves, loss, data)
-            block.details.write(step, tf.concat([_f64(step)[tf.newaxis], numbers], 0))
-            keep(step, numbers)
+            known = (inputs if is_last else None, labels if is_last else None, weights and weights[part])
+            numbers = measure.details(gradients[part], own, loss, known, others)
+            ring.write(step, tf.concat([_f64(step)[tf.newaxis], numbers], 0))
+            keep(step, measure.has_bad(numbers, part.stop - part.start, others), part)
 
-        seldom(measure.is_suspicious(halves, loss), write_details)
-        return _f64(halves)
+        if is_last:
+            seldom(measure.is_suspicious(measure.stacked(halves), loss), write)
+        else:
+            seldom(
+                measure.is_suspicious(own, loss),
+                lambda: seldom(measure.is_alive(gradients[part], loss), write),
+            )
 
-    def _keeping(self, loss: Tensor | None, block: Block) -> Callable[[Tensor, Tensor], None]:
+    def _keeping(self, loss: Tensor | None, block: Block) -> Callable[[Tensor, Tensor, slice], None]:
         """Return what captures a failing step, given its number and details; nothing does where none can."""
         capture = self.capture
         if capture is None or not is_reached(self.graph):
-            return lambda step, details: None
+            return lambda step, has_bad_gradient, part: None
 
-        def keep(step: Tensor, details: Tensor) -> None:
-            counts = details[-len(block.variables) :]
-            capture.store(self.start, step, *signs(loss, counts, block.scaling))
+        def keep(step: Tensor, has_bad_gradient: Tensor, part: slice) -> None:
+            capture.store(
+                self.start, step, *signs(loss, has_bad_gradient, block.scaling), _part_of(block, part)
+            )
 
         return keep
 
@@ -206,6 +242,12 @@ class StepTrace:
         if isinstance(loss, tf.Variable):
             return [[self.step], tf.convert_to_tensor(loss), [_batch_size(self.data)]]
         return [[self.step, self.step, _scalar(source, loss), _batch_size(self.data)]]
+
+
+def _part_of(block: Block, part: slice) -> Part:
+    if part.stop - part.start == len(block.variables):
+        return WHOLE
+    return Part(block.variables[part], block.variables[part.stop :], is_last=part.start == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +294,10 @@ def _graph() -> Value:
 def _scalar(source: str, loss: Tensor) -> Tensor:
     """Return the loss as one number: a metric takes the mean of what it is given, an optimizer the sum."""
     return measure.as_scalar(tf.reduce_mean(tf.convert_to_tensor(loss)) if source == "loss metric" else loss)
+
+
+def _size_of(variable: Value) -> int:
+    return int(np.prod([size or 1 for size in variable.shape]))
 
 
 def _f64(value: Value) -> Tensor:
