@@ -17,6 +17,10 @@ Role = Literal["input", "label", "sample_weight"]
 _TOP: tuple[tuple[str, Role], ...] = (("x", "input"), ("y", "label"), ("sample_weight", "sample_weight"))
 
 
+# Of a batch that is a dictionary, as those of many loops.
+_LABEL_KEYS = frozenset({"y", "label", "labels", "target", "targets", "y_true"})
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One array of the batch."""
@@ -113,9 +117,15 @@ def _parts(data: Value) -> list[Part]:
         named = [(name, role, value) for (name, role), value in zip(_TOP, data, strict=False)]
     elif isinstance(data, (tuple, list)):
         named = [(f"batch[{place}]", "input", value) for place, value in enumerate(data)]
+    elif isinstance(data, dict):
+        named = [(f"x[{key!r}]", _role_of_key(str(key)), value) for key, value in data.items()]
     else:
         named = [("x", "input", data)]
     return [part for name, role, value in named for part in _leaves(name, role, value)]
+
+
+def _role_of_key(key: str) -> Role:
+    return "label" if key.lower() in _LABEL_KEYS else "input"
 
 
 def _leaves(name: str, role: Role, value: Value) -> list[Part]:

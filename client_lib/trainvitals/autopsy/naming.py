@@ -28,7 +28,7 @@ from trainvitals.autopsy.origin import (
 from trainvitals.autopsy.record import Operation, Recording
 from trainvitals.autopsy.replay import Attempt, Replayer
 from trainvitals.autopsy.report import MAX_SAMPLES, Report
-from trainvitals.autopsy.rows import likely_samples
+from trainvitals.autopsy.rows import Spoilt, likely_samples
 from trainvitals.autopsy.scene import Scene
 from trainvitals.autopsy.source import Line, line_of_error
 from trainvitals.probe.types import Value
@@ -61,7 +61,8 @@ class Namer:
             origin = find_origin(recording, starts, known)
             if origin is not None:
                 outcome = outcome_of(recording, starts, origin.operation)
-                likely = likely_samples([one.rows for one in outcome], self._batch.size)
+                spoilt = [Spoilt(one.number, one.causes, one.rows) for one in outcome]
+                likely = likely_samples(spoilt, starts, self._batch.size)
                 return self._of_origin(recording, attempt, origin), likely
         return self._without_origin(attempt), []
 

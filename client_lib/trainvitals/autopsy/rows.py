@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from trainvitals.autopsy.numbers import Array, bad_elements
 
 MAX_ROWS = 1 << 20  # a longer first axis is not that of a batch
-MAX_OUTCOME = 400  # later operations that are asked which samples they saw
+MAX_OUTCOME = 20_000  # operations that are asked which samples they saw
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,28 @@ def bad_rows(array: Array) -> Rows | None:
     return Rows(len(array), np.packbits(bad).tobytes())
 
 
-def likely_samples(outcome: Iterable[Rows | None], size: int) -> list[tuple[int, ...]]:
+@dataclass(frozen=True, slots=True)
+class Spoilt:
+    """One operation that an origin spoilt, or the origin itself: which others spoilt it, and its bad rows."""
+
+    number: int
+    causes: tuple[int, ...]
+    rows: Rows | None
+
+
+def likely_samples(outcome: Sequence[Spoilt], ends: Iterable[int], size: int) -> list[tuple[int, ...]]:
     """Return groups of samples, the likeliest first, from the rows of an origin and of what it spoilt.
 
-    A mask of -Infinity is bad in many samples and does harm in one: those count that stay bad on the way.
+    A mask of -Infinity is bad in many samples and does harm in one: those count that stay bad up to one of
+    the `ends`, by any of the ways that lead there. `outcome` is in the order of running, the origin first.
     """
-    seen = [rows.samples(size) for rows in outcome if rows is not None][:MAX_OUTCOME]
-    seen = [samples for samples in seen if samples]
-    if not seen:
-        return []
-    narrow = seen[0]
-    for samples in seen[1:]:
-        narrow = narrow & samples or narrow
-    groups = dict.fromkeys((narrow, seen[0]))
-    return [tuple(sorted(group)) for group in groups]
+    seen = outcome[:1] if len(outcome) > MAX_OUTCOME else outcome
+    harmed: dict[int, frozenset[int]] = {}
+    for spoilt in seen:
+        own = frozenset() if spoilt.rows is None else spoilt.rows.samples(size)
+        before = frozenset().union(*(harmed.get(cause, frozenset()) for cause in spoilt.causes))
+        # Rows that are those of no such sample are not rows of the batch.
+        harmed[spoilt.number] = own if spoilt is seen[0] else (own & before or before)
+    first = harmed[seen[0].number]
+    last = frozenset().union(*(harmed.get(end, frozenset()) for end in ends))
+    return [tuple(sorted(group)) for group in dict.fromkeys((last or first, first)) if group]

@@ -7,6 +7,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from scenes import compiled, dense, line_of, loop_report, numbers, report_of, scene_of
@@ -76,6 +77,19 @@ def test_a_class_that_does_not_exist_is_named_with_the_range_of_the_labels(wrong
     assert (report.found, report.samples, report.n_bad) == ("label", (3,), 1)
     assert (report.inputs[0].min, report.inputs[0].max) == (labels.min(), labels.max())
     assert report.notes == ("the step raised InvalidArgumentError",)  # its message tells every label
+
+
+def test_the_labels_of_a_batch_that_is_a_dictionary_are_known_by_their_key() -> None:
+    data = {"pixels": numbers(5, 2), "labels": numbers(5, 2)}
+    data["labels"][4, 1] = np.nan
+    report = loop_report(lambda batch: tf.reduce_mean(batch["pixels"] - batch["labels"]), data, [])
+    assert (report.found, report.inputs[0].name, report.samples) == ("label", "x['labels']", (4,))
+    assert report.feature == 1
+
+
+def test_a_loop_without_a_batch_has_no_samples() -> None:
+    report = loop_report(lambda _: tf.reduce_mean(tf.math.log(tf.zeros((3, 2)))), None, [])
+    assert (report.operation, report.batch_size, report.samples) == ("Log", 0, ())
 
 
 def test_labels_that_a_loss_of_keras_does_not_take_are_named() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainvitals.autopsy.rows import bad_rows, likely_samples
+from trainvitals.autopsy.rows import Spoilt, bad_rows, likely_samples
 from trainvitals.autopsy.samples import BUDGET_S, MAX_REPLAYS, Budget, bisect
 
 Group = tuple[int, ...]
@@ -86,10 +86,26 @@ def test_a_first_axis_of_whole_samples_tells_which(shape: Group, bad: Group, sam
     assert (rows.samples(6) if rows is not None else set()) == samples
 
 
+def spoilt(number: int, bad: list[int] | None, *causes: int, length: int = 4) -> Spoilt:
+    """Return an operation with bad rows, or with an output that has no rows."""
+    array = np.zeros((length, 2) if bad is not None else ())
+    array[bad if bad is not None else ()] = np.nan
+    return Spoilt(number, causes, bad_rows(array))
+
+
 def test_samples_that_stay_bad_on_the_way_are_tried_before_the_others() -> None:
-    masked, softened, total = np.zeros((4, 3)), np.zeros((4, 3)), np.array(np.nan)
-    masked[[0, 1, 3], 0] = -np.inf
-    softened[3] = np.nan
-    outcome = [bad_rows(array) for array in (masked, softened, total)]
-    assert likely_samples(outcome, 4) == [(3,), (0, 1, 3)]
-    assert likely_samples([bad_rows(total)], 4) == []
+    outcome = [spoilt(5, [0, 1, 3]), spoilt(8, [3], 5), spoilt(9, None, 8)]
+    assert likely_samples(outcome, [9], 4) == [(3,), (0, 1, 3)]
+
+
+def test_samples_that_come_by_different_ways_are_put_together() -> None:
+    outcome = [spoilt(5, [0, 1, 3]), spoilt(6, [0], 5), spoilt(7, [3], 5), spoilt(8, [0, 3], 6, 7)]
+    assert likely_samples(outcome, [8], 4) == [(0, 3), (0, 1, 3)]
+    assert likely_samples(outcome, [6, 7], 4) == [(0, 3), (0, 1, 3)]
+    assert likely_samples(outcome, [7], 4) == [(3,), (0, 1, 3)]
+
+
+def test_rows_that_are_not_of_the_batch_change_nothing() -> None:
+    outcome = [spoilt(5, [2]), spoilt(6, [0], 5), spoilt(7, [0, 1], 6, length=7), spoilt(8, None, 7)]
+    assert likely_samples(outcome, [8], 4) == [(2,)]
+    assert likely_samples([spoilt(5, None), spoilt(6, None, 5)], [6], 4) == []
