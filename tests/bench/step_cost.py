@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,25 +16,40 @@ from bench.result import Result, child_environ, median_interval
 from server_process import running_server
 
 ROUNDS = 30
-MODELS = {"dense": 400, "convolutional": 50, "transformer": 20}  # steps of one fit
+MODELS = {"dense": 400, "convolutional": 50, "transformer": 20, "heavy": 30}  # steps of one fit
 TIMEOUT_S = 900
 
 
 def run(is_quick: bool) -> list[Result]:
     """Measure each model against a real server on the same machine."""
-    with tempfile.TemporaryDirectory() as folder, running_server(Path(folder)) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_server(Path(folder)) as server,
+        running_sink() as sink,
+    ):
+        urls = {"TRAINVITALS_URL": server.url, "TRAINVITALS_SINK": sink}
         return [
             result
             for name, steps in list(MODELS.items())[: 1 if is_quick else None]
-            for result in _measure(name, 2 if is_quick else ROUNDS, 15 if is_quick else steps, server.url)
+            for result in _measure(name, 2 if is_quick else ROUNDS, 15 if is_quick else steps, urls)
         ]
 
 
-def _measure(name: str, rounds: int, steps: int, url: str) -> list[Result]:
+@contextmanager
+def running_sink() -> Iterator[str]:
+    """Yield the address of a server that only acknowledges, in a process of its own."""
+    command = [sys.executable, "-m", "bench.sink"]
+    with subprocess.Popen(command, env=child_environ(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1]
+        process.terminate()
+
+
+def _measure(name: str, rounds: int, steps: int, urls: dict[str, str]) -> list[Result]:
     command = [sys.executable, "-m", "bench.training", name, str(rounds), str(steps)]
     output = subprocess.run(
         command,
-        env=child_environ(TRAINVITALS_URL=url),
+        env=child_environ(**urls),
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -45,11 +62,21 @@ def _measure(name: str, rounds: int, steps: int, url: str) -> list[Result]:
         f"{rounds} interleaved rounds of {steps} steps in random order, paired differences, median with 95 % "
         f"bootstrap interval; server on the same cores; a step takes {base * 1e3:.2f} ms without"
     )
-    added, noise = arms["with"] - arms["without"], arms["without again"] - arms["without"]
-    control = "the same without a reporter in both arms"
+    methods = {
+        "with": ("", method),
+        "with, server elsewhere": (", server elsewhere", "the same, but the server only acknowledges"),
+        "without again": (", A/A", "the same without a reporter in both arms"),
+        "TerminateOnNaN": (", by TerminateOnNaN", "the same with Keras' callback"),
+        "TensorBoard": (", by TensorBoard", 'the same with `update_freq="batch"`'),
+        "enable_check_numerics": (
+            ", by check_numerics",
+            "the same with `tf.debugging.enable_check_numerics`",
+        ),
+    }
     return [
-        Result(f"added to a step, {name}", _told(added, base), method),
-        Result(f"added to a step, {name}, A/A", _told(noise, base), control),
+        Result(f"added to a step, {name}{what}", _told(arms[arm] - arms["without"], base), how)
+        for arm, (what, how) in methods.items()
+        if arm in arms
     ]
 
 

@@ -58,5 +58,9 @@ def test_latency_and_step_cost_are_measured() -> None:
     assert told["from a step's end to a browser's socket"].startswith("p50 ")
     assert [name for name in told if name.startswith("added")] == [
         "added to a step, dense",
+        "added to a step, dense, server elsewhere",
         "added to a step, dense, A/A",
+        "added to a step, dense, by TerminateOnNaN",
+        "added to a step, dense, by TensorBoard",
+        "added to a step, dense, by check_numerics",
     ]

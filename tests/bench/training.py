@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import tensorflow as tf
 
 from trainvitals import HealthReporter
 
+CHECKED = "enable_check_numerics"
 SKIP_STEPS = 5  # of each fit: installing and the first execution are not a step's cost
 
 
@@ -71,7 +75,15 @@ def transformer() -> tuple[keras.Model, Any, Any]:
     return keras.Model(inputs, outputs), rng.integers(0, 1000, (16, 64)), rng.integers(0, 10, 16)
 
 
-MODELS = {"dense": dense, "convolutional": convolutional, "transformer": transformer}
+def heavy() -> tuple[keras.Model, Any, Any]:
+    """A perceptron of six million parameters: its step moves weights, and computes little."""
+    rng = np.random.default_rng(0)
+    layers = [keras.layers.Dense(2000, activation="relu") for _ in range(2)]
+    model = keras.Sequential([keras.Input((1000,)), *layers, keras.layers.Dense(10)])
+    return model, rng.normal(size=(32, 1000)), rng.integers(0, 10, 32)
+
+
+MODELS = {"heavy": heavy, "dense": dense, "convolutional": convolutional, "transformer": transformer}
 
 
 def compiled(name: str) -> tuple[keras.Model, tf.data.Dataset]:
@@ -83,21 +95,52 @@ def compiled(name: str) -> tuple[keras.Model, tf.data.Dataset]:
     return model, tf.data.Dataset.from_tensors((x.astype("float32"), y)).repeat()
 
 
-def measure_cost(name: str, rounds: int, steps: int) -> dict[str, list[float]]:
+@contextmanager
+def checking_numerics() -> Iterator[None]:
+    """Let TensorFlow check every operation that is traced meanwhile."""
+    tf.debugging.enable_check_numerics()
+    try:
+        yield
+    finally:
+        tf.debugging.disable_check_numerics()
+
+
+def arms_of(name: str, folder: str, with_peers: bool) -> dict[str, Callable[[], list[Any]]]:
+    """Return the callbacks of each arm; a reporter is one object over all rounds, as in a real program."""
+    own = HealthReporter(project="bench", name=name, console=False)
+    away = HealthReporter(os.environ["TRAINVITALS_SINK"], project="bench", name=name, console=False)
+    arms: dict[str, Callable[[], list[Any]]] = {
+        "without": list,
+        "without again": list,
+        "with": lambda: [own],
+        "with, server elsewhere": lambda: [away],
+    }
+    if with_peers:
+        arms["TerminateOnNaN"] = lambda: [keras.callbacks.TerminateOnNaN()]
+        arms["TensorBoard"] = lambda: [keras.callbacks.TensorBoard(folder, update_freq="batch")]
+        arms[CHECKED] = list
+    return arms
+
+
+def measure_cost(name: str, rounds: int, steps: int, with_peers: bool) -> dict[str, list[float]]:
     """Return the seconds a step of each arm in each round; the arms of a round come in random order."""
     model, data = compiled(name)
-    reporter = HealthReporter(project="bench", name=name, console=False)
-    arms: dict[str, list[Any]] = {"without": [], "without again": [], "with": [reporter]}
-    found: dict[str, list[float]] = {arm: [] for arm in arms}
+    checked, _ = compiled(name)  # what TensorFlow checks is built into the graph
+    with checking_numerics():
+        checked.fit(data, steps_per_epoch=1, verbose=0, shuffle=False)
     rng = np.random.default_rng(0)
-    for number in range(-1, rounds):  # round -1 warms up
-        for arm in rng.permutation(list(arms)):
-            clock = Clock()
-            callbacks = [*arms[arm], clock]
-            model.fit(data, steps_per_epoch=steps, verbose=0, shuffle=False, callbacks=callbacks)
-            if number >= 0:
-                ends = clock.ends[SKIP_STEPS - 1 :]
-                found[arm].append((ends[-1] - ends[0]) / (len(ends) - 1))
+    with tempfile.TemporaryDirectory() as folder:
+        arms = arms_of(name, folder, with_peers)
+        found: dict[str, list[float]] = {arm: [] for arm in arms}
+        for number in range(-1, rounds):  # round -1 warms up
+            for arm in rng.permutation(list(arms)):
+                clock = Clock()
+                trained = checked if arm == CHECKED else model
+                callbacks = [*arms[arm](), clock]
+                trained.fit(data, steps_per_epoch=steps, verbose=0, shuffle=False, callbacks=callbacks)
+                if number >= 0:
+                    ends = clock.ends[SKIP_STEPS - 1 :]
+                    found[arm].append((ends[-1] - ends[0]) / (len(ends) - 1))
     return found
 
 
@@ -116,5 +159,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "latency":
         measure_latency(int(sys.argv[2]), Path(sys.argv[3]))
     else:
-        found = measure_cost(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+        found = measure_cost(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[1] == "dense")
         sys.stdout.write("RESULT " + json.dumps(found) + "\n")
