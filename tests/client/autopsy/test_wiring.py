@@ -81,14 +81,13 @@ def test_the_training_goes_on_with_the_same_numbers(options: dict[str, Any]) -> 
     """A spike to infinity in one batch of labels is followed by steps in weights that the update spoilt."""
     x, y = data(96, 42)
     outcomes = []
-    for autopsy in (False, True, True):
+    for autopsy in (False, True):
         model = model_with(**options)
         sent = fitted(model, x, y, autopsy=autopsy)
         assert len(autopsies(sent)) == int(autopsy)
         outcomes.append([*state(model), sent.values("loss"), sent.values("grad_norm")])
-    for one, two, three in zip(*outcomes, strict=True):
-        np.testing.assert_array_equal(one, two)
-        np.testing.assert_array_equal(two, three)
+    for plain, examined in zip(*outcomes, strict=True):
+        np.testing.assert_array_equal(plain, examined)
 
 
 def test_a_healthy_training_has_no_autopsy() -> None:
