@@ -7,6 +7,7 @@ The only file of the client that imports from `tensorflow.python`. Where a later
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -71,8 +72,11 @@ def own_seeds() -> Iterator[None]:
         yield
         return
     source = random.Random(0)
+    owner = threading.get_ident()
 
-    def get_seed(op_seed: Value) -> tuple[int, int]:
+    def get_seed(op_seed: Value) -> Value:
+        if threading.get_ident() != owner:
+            return original(op_seed)
         return source.randrange(1, _MAX_SEED), source.randrange(1, _MAX_SEED)
 
     _random_seed.get_seed = get_seed

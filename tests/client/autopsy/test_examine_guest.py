@@ -105,6 +105,24 @@ def test_what_another_thread_writes_meanwhile_stays_written() -> None:
     assert int(other) > 0
 
 
+def test_another_thread_draws_the_random_numbers_that_it_would_have_drawn() -> None:
+    def drawn_by_thread(meanwhile: bool) -> list[float]:
+        keras.utils.set_random_seed(7)
+        numbers_drawn: list[float] = []
+
+        def run(batch: Value) -> Value:
+            thread = threading.Thread(target=lambda: numbers_drawn.append(float(tf.random.uniform(()))))
+            thread.start()
+            thread.join()
+            return tf.reduce_mean(batch[0])
+
+        data = np.full((1, 2), np.nan, "float32")
+        loop_report(run, (data,), []) if meanwhile else run((tf.constant(data),))
+        return numbers_drawn[:1]
+
+    assert drawn_by_thread(meanwhile=True) == drawn_by_thread(meanwhile=False)
+
+
 def test_how_functions_run_and_what_was_patched_is_given_back() -> None:
     gradient, write = tf.GradientTape.gradient, type(tf.Variable(0.0)).assign
     call, scale = keras.layers.Layer.__call__, keras.optimizers.Optimizer.scale_loss
