@@ -168,12 +168,16 @@ class Capture:
         return None if first is None else self._completed(first, [one for one in found if one.data is None])
 
     def _completed(self, first: Captured, parts: list[Captured]) -> Captured:
-        """Add what the other parts kept of the same step."""
-        state = [*first.state, *(pair for part in parts if part.step == first.step for pair in part.state)]
-        kept = {id(variable) for variable, _ in state}
-        is_complete = all(id(weight) in kept for weight in self._model.trainable_variables)
-        origin: WeightsFrom = "before_step" if is_complete else "mostly_before_step"
-        return replace(first, state=state, weights_from=origin)
+        """Add what the other parts kept: of the same step, or of the later one in which they went bad.
+
+        Up to that later step all updates of such a part were finite, so its weights are those of before the
+        failing step but for these updates. By now they may be spoilt.
+        """
+        state = [*first.state, *(pair for part in parts if part.step >= first.step for pair in part.state)]
+        at_once = [first, *(part for part in parts if part.step == first.step)]
+        exact = {id(variable) for one in at_once for variable, _ in one.state}
+        is_exact = all(id(weight) in exact for weight in self._model.trainable_variables)
+        return replace(first, state=state, weights_from="before_step" if is_exact else "mostly_before_step")
 
     def _kept_by(self, part: Part) -> list[Any]:
         if not part.is_last:
