@@ -58,6 +58,7 @@ class LoopSource:
 
     def take(self, step: int) -> Scene | None:
         """Return what is known of `step`."""
+        self.reason = ""
         batch = next((batch for number, batch in self._batches if number == step), None)
         snapshot = self._snapshots.before(step)
         self._snapshots.forget_newest()

@@ -110,6 +110,7 @@ class Autopsy:
         scene = source.take(step)
         if scene is None:
             if source.reason:
+                self._count += 1
                 self._say(f"a step went non-finite and cannot be replayed: {source.reason}")
             return False
         self._count += 1

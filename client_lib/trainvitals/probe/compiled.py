@@ -94,6 +94,7 @@ class CompiledCapture:
 
     def take(self) -> Captured | None:
         """Return the first step that was kept, and keep no other until the next `arm`."""
+        self.reason = ""
         step = int(self._kept[1])
         self._kept.assign([OFF, NOTHING])
         if step < 0:
