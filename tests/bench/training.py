@@ -89,9 +89,10 @@ MODELS = {"heavy": heavy, "dense": dense, "convolutional": convolutional, "trans
 def compiled(name: str) -> tuple[keras.Model, tf.data.Dataset]:
     """Return a model ready to train and its data without an end."""
     keras.utils.set_random_seed(0)
-    model, x, y = MODELS[name]()
+    base, _, xla = name.partition(" under ")
+    model, x, y = MODELS[base]()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer="adam", loss=loss, jit_compile=False)
+    model.compile(optimizer="adam", loss=loss, jit_compile=bool(xla))
     return model, tf.data.Dataset.from_tensors((x.astype("float32"), y)).repeat()
 
 
