@@ -38,8 +38,8 @@ PARTS = {"input": "bad_input", "label": "bad_label", "sample_weight": "bad_sampl
 # What the replay can tell apart: each says where a number stopped being finite.
 EXCLUSIVE = frozenset({
     *PARTS.values(), "log_of_zero", "log_of_negative", "division_by_zero", "sqrt_gradient_at_zero",
-    "root_of_negative", "pow_gradient_at_zero", "where_gradient", "exp_overflow", "float16_mask_overflow",
-    "float16_activation_overflow", "float16_overflow",
+    "root_of_negative", "pow_gradient_at_zero", "infinite_slope", "where_gradient", "exp_overflow",
+    "float16_mask_overflow", "float16_activation_overflow", "float16_overflow",
 })  # fmt: skip
 FLOOR = "loss_scale_floor"
 OF_RANGE = frozenset(
@@ -84,7 +84,7 @@ def _proven(case: Case, report: FirstBad) -> Iterator[Guess]:
 
 def _forward(case: Case, report: FirstBad) -> Iterator[Guess]:
     kind, operand = report.operation, _operand(report, 0)
-    if report.is_unselected or _was_dropped(case, kind):
+    if report.is_unselected or _was_dropped(case, report):
         yield Guess("where_gradient", PROVEN if report.is_unselected else LIKELY)
     elif kind in LOGARITHMS:
         yield _logarithm(report, *LOGARITHMS[kind])
@@ -114,9 +114,15 @@ def _backward(case: Case, report: FirstBad) -> Iterator[Guess]:
         yield Guess("sqrt_gradient_at_zero", PROVEN)
     elif kind in ("Pow", "PowGrad") or of == "Pow":
         yield Guess("pow_gradient_at_zero", PROVEN)
-    elif kind in DIVISIONS or of in LOGARITHMS:
+    elif of in DIVISIONS and _is_away_from_zero(_operand(report, DIVISIONS.get(kind, -1))):
+        yield Guess("division_by_zero", LIKELY, ["the denominator is not 0, but so small that it overflows"])
+    elif of in LOGARITHMS or (kind in DIVISIONS and (not of or of in DIVISIONS)):
         yield Guess("where_gradient", LIKELY, ["its forward operation gave finite numbers"])
         yield Guess("division_by_zero", OPEN)
+    elif kind in DIVISIONS and not (
+        _is_half(report) and _is_away_from_zero(_operand(report, DIVISIONS[kind]))
+    ):
+        yield Guess("infinite_slope", PROVEN, [f"`{of}` itself is finite there, its slope is not"])
     elif _is_half(report):
         yield Guess("float16_overflow", PROVEN)
     else:
@@ -188,11 +194,26 @@ def _can_overflow(report: FirstBad) -> bool:
     return is_infinite or report.operation.startswith(SUMS)
 
 
-def _was_dropped(case: Case, kind: str) -> bool:
-    """Whether the loss stayed finite although an operation of its own did not: a `where` dropped it."""
+def _was_dropped(case: Case, report: FirstBad) -> bool:
+    """Whether the loss stayed finite although an operation of its own did not: a `where` dropped it.
+
+    A NaN also ends in a `relu`, which takes it for 0: then it is what made the NaN that is to blame.
+    """
+    kind = report.operation
     is_undefined = kind in LOGARITHMS or kind in DIVISIONS or kind in ROOTS
     is_gradient = case.incident.kind == "nonfinite_gradient" and not case.is_loss_bad
-    return is_undefined and is_gradient
+    return is_undefined and is_gradient and not _is_nan_of_negative(report)
+
+
+def _is_nan_of_negative(report: FirstBad) -> bool:
+    operand, output = _operand(report, 0), report.output
+    is_nan = output is not None and output.n_nan > 0
+    is_told = operand is not None and operand.min is not None and operand.min < 0
+    return report.operation in ("Sqrt", "Rsqrt", "Log") and is_nan and is_told
+
+
+def _is_away_from_zero(operand: Operand | None) -> bool:
+    return operand is not None and operand.min is not None and not operand.holds(0.0)
 
 
 def _adds_a_mask(report: FirstBad) -> bool:

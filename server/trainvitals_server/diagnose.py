@@ -63,8 +63,11 @@ def _named_first(layers: list[str], layer: str | None) -> list[str]:
 
 
 def _first_bad_layer(case: Case, guesses: list[Guess], layers: list[str]) -> str | None:
-    if case.first_bad is not None and case.first_bad.layer and not case.is_growing:
-        return _of_model(case, case.first_bad.layer)
+    replayed = None if case.is_growing else case.first_bad
+    if replayed is not None and replayed.layer:
+        return _of_model(case, replayed.layer)
+    if replayed is not None and replayed.is_of_loss:
+        return LOSS  # however few gradients it has spoilt
     if layers and len(layers) < int(case.facts.get("layers") or 0):
         return layers[0]
     suspect = guesses[0].layer if guesses else None

@@ -17,6 +17,7 @@ from trainvitals_server.incident import Incident
 MAX_REPORTS = 16  # of one session; the first ones explain, a run that limps on brings no news
 MAX_REPORT_BYTES = 64 * 1024  # it is kept in each revision of the incident
 NOTHING, WEIGHT = "nothing", "weight"
+OF_LOSS = frozenset({"label", "sample_weight"})
 # These go on in rows that nobody has folded yet: a report of a later step is of the same trouble.
 LASTING_KINDS = frozenset({"loss_scale_collapse", "nonfinite_gradient", "nonfinite_weight"})
 NORMAL_KIND = "transient_overflow"  # what a scaler does all the time
@@ -69,6 +70,13 @@ class FirstBad(msgspec.Struct, frozen=True):
     weights_bad_since: int | None = None
     bundle: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_of_loss(self) -> bool:
+        """Whether it is what only a loss takes, or an operation (or its gradient) outside of all layers."""
+        is_forward = self.direction == "forward" or (self.direction == "backward" and bool(self.gradient_of))
+        is_loss_s = self.found in OF_LOSS or (self.found == "operation" and is_forward)
+        return is_loss_s and not self.layer
 
     @property
     def place(self) -> str:

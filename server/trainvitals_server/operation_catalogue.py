@@ -88,6 +88,18 @@ def focal(y, p, gamma=0.5):
 compile_again(model, loss=focal)
 """,
     ),
+    "infinite_slope": Entry(
+        "the gradient of an operation is infinite at a value where the operation itself is finite",
+        "Keep the argument away from that value: `ops.clip(x, -0.999999, 0.999999)` before `arccos` or "
+        "`arcsin`, no exact zeros in a cumulative product. Equal samples, or all zeros, often do it.",
+        """\
+from keras import ops
+
+
+def safe_arccos(x, margin=1e-6):
+    return ops.arccos(ops.clip(x, margin - 1.0, 1.0 - margin))
+""",
+    ),
     "root_of_negative": Entry(
         "the root of a negative number",
         "Look at what goes under the root (or the power with a broken exponent): a variance or a distance "

@@ -68,6 +68,15 @@ def half(low: float | None = None, high: float | None = None, **counts: int) -> 
     return operand(low, high, "float16", **counts)
 
 
+def one_head_spoilt() -> Batch:
+    """Return rows in which one layer alone gets a bad gradient."""
+    bad = np.arange(100) >= GRADIENT_STEP
+    return batch_of(
+        {"loss": learning(100), "grad_norm": np.where(bad, np.nan, 1.0), "grad_nonfinite": 7.0 * bad},
+        bad_layers=dict.fromkeys(range(GRADIENT_STEP, 100), (1,)),
+    )
+
+
 POSITIVE, NEGATIVE = operand(0.1, 0.9), operand(-0.4, 0.9)
 ZERO, ACROSS = operand(0.0, 0.9), operand(-2.0, 2.0)
 INFINITE, MINUS = operand(n_posinf=2), operand(n_neginf=2)
@@ -123,6 +132,16 @@ BACKWARD = {
     "where": (backward("SelectV2", ZERO, POSITIVE), "where_gradient"),
     "dropped by a where": (backward("Mul", ZERO, gradient_of="Log", is_unselected=True), "where_gradient"),
     "log's own": (backward("Reciprocal", ZERO, output=INFINITE, gradient_of="Log"), "where_gradient"),
+    "arc cosine": (backward("Reciprocal", ZERO, output=INFINITE, gradient_of="Acos"), "infinite_slope"),
+    "product of a zero": (backward("RealDiv", ZERO, ZERO, gradient_of="Cumprod"), "infinite_slope"),
+    "division by nearly nothing": (
+        backward("RealDiv", ACROSS, operand(1e-38, 1.0), output=INFINITE, gradient_of="RealDiv"),
+        "division_by_zero",
+    ),
+    "half by nearly nothing": (
+        backward("Reciprocal", half(1e-6, 1.0), output=half(n_posinf=1), gradient_of="Tan"),
+        "float16_overflow",
+    ),
     "half product": (backward("MatMul", half(), output=half(n_posinf=4)), "float16_overflow"),
     "product": (backward("MatMul", operand(-1e30, 1e30), output=INFINITE), "no_gradient_clipping"),
 }  # fmt: skip
@@ -189,6 +208,34 @@ def test_numbers_that_outgrow_float32_in_the_first_step_are_the_start_s() -> Non
 def test_a_log_whose_result_did_not_reach_the_loss_points_at_a_where() -> None:
     incident = told(operation("Log", ZERO, output=MINUS), gradient_first(), GRADIENT_STEP)
     assert best(incident).cause == "where_gradient"
+
+
+@pytest.mark.parametrize("kind", ["Sqrt", "Rsqrt", "Log"])
+def test_a_nan_that_a_relu_took_for_zero_is_blamed_on_what_made_it(kind: str) -> None:
+    incident = told(operation(kind, NEGATIVE), gradient_first(), GRADIENT_STEP)
+    assert best(incident).cause == ("log_of_negative" if kind == "Log" else "root_of_negative")
+    assert best(incident).confidence >= 0.9
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        operation("RealDiv", POSITIVE, ZERO, layer=""),
+        backward("Reciprocal", ZERO, output=INFINITE, layer="", gradient_of="Log"),
+        {"found": "label", "inputs": [operand(0.0, 1.0, n_nan=2)], "n_bad": 2},
+        {"found": "sample_weight", "inputs": [operand(0.0, 1.0, n_nan=2)], "n_bad": 2},
+    ],
+)  # fmt: skip
+def test_what_is_outside_of_all_layers_is_the_loss_s_however_few_layers_it_has_spoilt(
+    report: dict[str, Any],
+) -> None:
+    assert told({"found": "nothing"}, one_head_spoilt(), GRADIENT_STEP).layer == "hidden"
+    assert told(report, one_head_spoilt(), GRADIENT_STEP).layer == LOSS
+
+
+def test_a_gradient_that_belongs_to_no_known_operation_leaves_the_layer_to_the_rows() -> None:
+    report = backward("Mul", ACROSS, layer="")
+    assert told(report, one_head_spoilt(), GRADIENT_STEP).layer == "hidden"
 
 
 def test_an_operation_that_nobody_knows_names_its_place_and_no_cause() -> None:
