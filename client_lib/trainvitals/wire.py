@@ -27,6 +27,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from trainvitals.plain import fault_of
+
 PROTOCOL = 1
 
 MAX_FRAME_BYTES = 1 << 20  # one websocket message; small enough that a bad client cannot hold much memory
@@ -479,6 +481,8 @@ def _check(frame: ClientFrame) -> None:
         _check_gap(frame)
     elif isinstance(frame, Event):
         _check_range("step", frame.step)
+        if fault := fault_of(frame.data):
+            raise MalformedFrame(f"data {fault}")
     elif isinstance(frame, Bye):
         _check_range("step", frame.step)
         _check_count("characters of error", len(frame.error), MAX_TEXT_CHARS)

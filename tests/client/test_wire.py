@@ -148,6 +148,37 @@ def test_another_protocol_version_is_an_error_of_its_own() -> None:
     assert wire.UnsupportedProtocol.code == "protocol"
 
 
+def nested(levels: int) -> object:
+    return {"a": nested(levels - 1)} if levels % 2 else [nested(levels - 1)] if levels else 0
+
+
+def event(data: object) -> bytes:
+    return msgspec.msgpack.encode({"t": "event", "seq": 1, "step": 0, "kind": "autopsy", "data": data})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (nested(900), "data deeper than 16 levels"),
+        (nested(17), "data deeper than 16 levels"),
+        ({None: 1}, "data with a key that is a NoneType"),
+        ([{7: 1}], "data with a key that is a int"),
+        ([msgspec.msgpack.Ext(3, b"x")], "data with a Ext"),
+    ],
+    ids=["very deep", "deep", "no key", "number for a key", "extension"],
+)
+def test_data_of_an_event_that_cannot_be_told_as_json_are_malformed(value: object, words: str) -> None:
+    with pytest.raises(wire.MalformedFrame, match=words):
+        wire.decode_client(event({"zz": value}))
+
+
+def test_data_of_an_event_may_be_tables_and_lists_and_all_that_json_writes() -> None:
+    values = [None, True, 1, 2**64 - 1, 0.5, math.inf, "text", [], {}, nested(8), b"bytes"]
+    found = wire.decode_client(event({"zz": values}))
+    assert isinstance(found, wire.Event)
+    assert found.data == {"zz": values}
+
+
 LONG = "x" * (wire.MAX_NAME_CHARS + 1)
 LOSS = {"loss": wire.Column.pack([1.0])}
 
