@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from typing import NoReturn
 
 import pytest
 from hypothesis import settings
@@ -43,6 +44,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if reporter is not None and reporter.stats.get("skipped"):
         reporter.write_line("a test was skipped, and --fail-on-skip is on", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(autouse=True)
+def no_failed_diagnosis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a diagnosis that fails fail the test, too: people are told the incident without it."""
+    if request.module.__name__.endswith("test_plainly"):
+        return
+
+    def fail(incident: object, error: Exception) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("trainvitals_server.plainly.plain", fail)
 
 
 @pytest.fixture(scope="session")

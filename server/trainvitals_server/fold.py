@@ -36,10 +36,10 @@ from trainvitals_server.detect.runaway import RunawayFold
 from trainvitals_server.detect.silent_overflow import SilentOverflowFold
 from trainvitals_server.detect.speed import SpeedFold
 from trainvitals_server.detect.validation import ValidationFold
-from trainvitals_server.diagnose import tell
 from trainvitals_server.finding import Finding
 from trainvitals_server.first_bad import explained, kept
 from trainvitals_server.incident import Incident
+from trainvitals_server.plainly import tell_in_any_case
 from trainvitals_server.ranks import MAX_ENTRIES, Entry, follow, merge, told_of_ranks
 
 SNAPSHOT_ROWS = 512  # a resumed run finds what was known at most so many rows before its checkpoint,
@@ -168,7 +168,7 @@ class Session(msgspec.Struct):
         return [self._tell(replace(new, revision=old.revision + 1)) for old, new in now if new is not old]
 
     def _tell(self, incident: Incident) -> Incident:
-        told = tell(incident, self.context(self.detectors.rates.summary()))
+        told = tell_in_any_case(incident, self.context(self.detectors.rates.summary()))
         self.book.put(told)
         return told
 
@@ -321,7 +321,7 @@ class RunFold(msgspec.Struct):
             first = story.first
             context = by_name[first.session_id + str(first.rank)].context(first.rates)
             incident = explained(story.incident, reports)
-            now[incident.id] = told_of_ranks(story, tell(incident, context))
+            now[incident.id] = told_of_ranks(story, tell_in_any_case(incident, context))
         told, news = follow(self.told[session.book.group], now)
         self.told[session.book.group] = told
         return news
