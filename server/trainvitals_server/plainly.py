@@ -1,4 +1,4 @@
-"""An incident whose diagnosis failed is told all the same: better an alarm without a cause than none. Pure."""
+"""An incident whose diagnosis failed is told all the same: an alarm without a cause beats none. Pure."""
 
 from __future__ import annotations
 
