@@ -163,7 +163,9 @@ class Fit:
         executions, self._executions = self._executions, []
         brake = self._probe.brake
         for piece in pieces:
-            self._send(piece if brake is None else self._halt.marked(piece, brake), executions, began)
+            kept = piece if brake is None else self._halt.marked(piece, brake)
+            if kept is not None:
+                self._send(kept, executions, began)
         if self._halt.stopped and not self._model.stop_training:
             self._model.stop_training = True
             self._on_stop()

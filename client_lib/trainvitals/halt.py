@@ -16,6 +16,7 @@ import numpy as np
 from trainvitals.autopsy.watch import failures
 from trainvitals.probe.brake import Brake
 from trainvitals.probe.decode import Decoded
+from trainvitals.rows import Cells
 from trainvitals.session import Session
 
 SAY_EVERY_S = 60.0
@@ -34,19 +35,23 @@ class Halt:
         """Forget an earlier fit."""
         self.stopped = ""
 
-    def marked(self, piece: Decoded, brake: Brake) -> Decoded:
-        """Return the rows with the updates that were kept out among the skipped ones; tell of them."""
+    def marked(self, piece: Decoded, brake: Brake) -> Decoded | None:
+        """Return the rows with the updates that were kept out among the skipped ones; tell of them.
+
+        What comes after a stop was no training and is left out: None if that is all.
+        """
         dropped = failures(piece)
         if not dropped.any() and not self.stopped:
             return piece
         stopped_at = brake.stopped_at
-        if stopped_at is None and brake.stops:
-            return piece  # the row's loss was not known when the update was made
         if stopped_at is not None:
-            dropped |= piece.steps >= stopped_at
             self._tell_stop(stopped_at)
-        else:
+            piece = _first_rows(piece, int(np.searchsorted(piece.steps, stopped_at, "right")))
+            dropped = piece.steps == stopped_at
+        elif not brake.stops:  # else the row's loss was not known when the update was made
             self._tell_skips(int(piece.steps[np.flatnonzero(dropped)[-1]]), int(dropped.sum()))
+        if not dropped.any():
+            return piece if len(piece.steps) else None
         skipped, present = piece.columns.get("skipped", (np.zeros(len(dropped), np.uint8), None))
         known = skipped if present is None else np.where(present, skipped, 0)
         cells = ((known > 0) | dropped).astype(np.uint8), None
@@ -70,6 +75,15 @@ class Halt:
     def _say(self, step: int, text: str) -> None:
         self._session.sender.event("message", step, {"text": text})
         self._session.sender.say(text)
+
+
+def _first_rows(piece: Decoded, count: int) -> Decoded:
+    def cut(cells: Cells) -> Cells:
+        return cells[0][:count], None if cells[1] is None else cells[1][:count]
+
+    columns = {name: cut(cells) for name, cells in piece.columns.items()}
+    layer_columns = {name: cut(cells) for name, cells in piece.layer_columns.items()}
+    return Decoded(piece.steps[:count], columns, layer_columns)
 
 
 class Backups:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 
 from trainvitals_server.case import SURE, Case, Guess
-from trainvitals_server.catalogue import CATALOGUE
 from trainvitals_server.detect.recurrence import counted
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Finding
 from trainvitals_server.layer_verdicts import LAYER_VERDICTS
+from trainvitals_server.remedies import title_of
 from trainvitals_server.stuck_verdicts import STUCK_VERDICTS
 
 WORTH_SAYING = 0.3  # a less likely cause does not belong into the first sentence
@@ -21,21 +21,21 @@ def verdict_of(case: Case, best: Guess | None = None, *, is_damaged: bool = Fals
     template = VERDICTS.get(case.incident.kind)
     kind = case.incident.kind.replace("_", " ")
     text = template(case) if template else f"{kind.capitalize()} since step {case.incident.onset_step}."
-    return text + _cause(case, best) + _sinking(case) + _ending(case, is_damaged=is_damaged)
+    return text + _cause(case, best) + _sinking(case) + _ending(case, best, is_damaged=is_damaged)
 
 
 def is_in_headline(case: Case, best: Guess) -> bool:
     """Whether the first sentence already says all that this cause is called."""
-    return bool(_cause(case, best)) and (best.confidence >= SURE or ": " not in CATALOGUE[best.cause].title)
+    return bool(_cause(case, best)) and (best.confidence >= SURE or ": " not in title_of(case, best))
 
 
 def _cause(case: Case, best: Guess | None) -> str:
     if best is None or best.cause == "unknown" or best.confidence < WORTH_SAYING:
         return ""
     is_proven = case.first_bad is not None and best.confidence >= SURE and not case.is_growing
-    if not (case.is_nonfinite or is_proven):
+    if not (case.is_nonfinite or is_proven or (best.confidence >= SURE and not case.is_growing)):
         return ""
-    title = CATALOGUE[best.cause].title.partition(": ")[0]
+    title = title_of(case, best).partition(": ")[0]
     if best.confidence >= SURE and best.supports:
         title = best.supports[0]  # a count or the replay proves it
     word = "Cause" if best.confidence >= SURE else "Likely cause"
@@ -61,13 +61,18 @@ def _skips(facts: Flags) -> str:
     return f"has skipped {_number(facts.get('streak'))} updates in a row{fell}"
 
 
-def _ending(case: Case, *, is_damaged: bool) -> str:
+def _ending(case: Case, best: Guess | None, *, is_damaged: bool) -> str:
+    """Return how it stands: that the symptom is gone does not mean that its cause is."""
     incident = case.incident
     if incident.state == "withdrawn":
         return " It came back by itself."
-    if incident.state == "resolved" and incident.severity != "info":
-        return " Later losses are finite, but the weights are damaged." if is_damaged else " It is over."
-    return ""
+    if is_damaged and any(item.facts.get("weights_survived") for item in incident.findings):
+        return " Later losses are finite, but the weights are damaged: stop the run."
+    if incident.state != "resolved" or incident.severity == "info":
+        return ""
+    if best is not None and best.confidence >= SURE:
+        return " It has passed, but the cause is still there: it can come back."
+    return " It has passed; that the cause is gone, too, is not known."
 
 
 def _blowup(case: Case) -> str:
@@ -78,16 +83,28 @@ def _blowup(case: Case) -> str:
         before = counted(int(float(facts["rows_before"] or 0)), "finite step")
         return (
             f"The loss is not finite at step {incident.onset_step}, after only {before}; the last was "
-            f"{_number(facts.get('previous_loss'))}."
+            f"{_number(facts.get('previous_loss'))}.{_earlier_update(case)}"
         )
     return f"The loss is not finite from the first step on (step {incident.onset_step})."
 
 
+def _earlier_update(case: Case) -> str:
+    report = case.first_bad
+    if report is None or report.found != "weight":
+        return ""
+    since = report.step - 1 if report.weights_bad_since is None else report.weights_bad_since
+    return f" The update of step {max(since, 0)} had ruined the weights."
+
+
 def _divergence(case: Case) -> str:
+    onset = case.incident.onset_step
     speed = "quickly" if case.incident.kind == "fast_divergence" else "gradually"
-    return (
-        f"The loss diverges {speed} since step {case.incident.onset_step}: {_rise(case)}{_nonfinite(case)}."
+    how = (
+        f"jumped at step {onset} and goes on rising"
+        if case.rose_at_once
+        else f"diverges {speed} since step {onset}"
     )
+    return f"The loss {how}: {_rise(case)}{_nonfinite(case)}."
 
 
 def _rise(case: Case) -> str:
@@ -105,12 +122,11 @@ def _rise(case: Case) -> str:
 def _nonfinite(case: Case) -> str:
     incident = case.incident
     if incident.nonfinite_step is not None:
-        lead = incident.lead_steps or 0
-        return f", not finite at step {incident.nonfinite_step} ({counted(lead, 'step')} after this warning)"
+        return f", not finite at step {incident.nonfinite_step}"
     latest = _newest(case, "steps_to_float32_end")
     if latest is None or incident.state != "open":
         return ""
-    return f"; if it goes on like this, float32 ends {_range(latest)}"
+    return f"; if it goes on like this, the loss overflows float32 {_range(latest)}"
 
 
 def _newest(case: Case, fact: str) -> Finding | None:
@@ -144,8 +160,10 @@ def _sudden(case: Case) -> str:
     if isinstance(before, float) and math.isfinite(before):
         step = facts.get("previous_step", incident.onset_step - 1)
         text += f"; at step {step} it was {_number(before)}, within its usual range"
-    skipped = " The loss scaler skipped that update." if facts.get("skipped") else ""
-    return f"{text}.{skipped}"
+    if not facts.get("skipped"):
+        return f"{text}."
+    who = "The loss scaler skipped that update" if "loss_scale" in facts else "That update was left out"
+    return f"{text}. {who}."
 
 
 def _gradient(case: Case) -> str:
@@ -185,15 +203,13 @@ def _spike(case: Case) -> str:
 
 def _epsilon(case: Case) -> str:
     facts = case.facts
-    outcome = {
-        "recovered": "; the loss jumped and came back",
-        "persisted": "; the loss jumped and stayed high",
-    }
+    outcome = {"recovered": " and came back", "persisted": " and stayed high"}.get(str(facts.get("outcome")))
+    jump = f"; the loss jumped to {_number(facts.get('peak'))} at step "
+    f"{_number(facts.get('peak_step'))}{outcome}"
     return (
-        f"One optimizer step at {case.incident.onset_step} threw the model off: the gradient "
-        f"norm had decayed to "
-        f"{_number(facts.get('norm_before'))} and was {_number(facts.get('norm'))} right after"
-        f"{outcome.get(str(facts.get('outcome')), '')}."
+        f"One optimizer step, about step {case.incident.onset_step}, threw the model off: the gradient norm "
+        f"had decayed to {_number(facts.get('norm_before'))} and was {_number(facts.get('norm'))} right after"
+        f"{jump if outcome else ''}."
     )
 
 

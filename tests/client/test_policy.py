@@ -92,7 +92,8 @@ def test_a_stop_leaves_everything_as_it_was_before_the_step(options: dict[str, A
     oracle.fit(x[: 4 * SIZE], y[: 4 * SIZE], batch_size=SIZE, shuffle=False, verbose=0)
     assert_same(model, oracle, is_exact="jit_compile" not in options)
     assert model.stop_training
-    assert all(sent.series("skipped")[step] for step in sent.steps if step >= 4)
+    assert sent.steps == [0, 1, 2, 3, 4]
+    assert sent.series("skipped")[4] == 1
     (line,) = [line for line in sent.said if "training stops" in line]
     assert line.startswith("step 4 went non-finite: training stops before its update")
     ((status, _, error),) = sent.byes
