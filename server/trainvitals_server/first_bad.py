@@ -11,11 +11,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from trainvitals import wire
 from trainvitals_server.finding import Finding
 from trainvitals_server.incident import Incident
 
 MAX_REPORTS = 16  # of one session; the first ones explain, a run that limps on brings no news
-MAX_REPORT_BYTES = 64 * 1024  # it is kept in each revision of the incident
+# A report is kept in each revision of its incident: longer texts and lists are cut.
+MAX_TEXT_CHARS = 500
+MAX_BUNDLE_CHARS = 4096  # a path is of no use without its end
+MAX_NUMBERS = 32
+MAX_ITEMS = 8  # operands, notes
+MAX_UNREAD_BYTES = 4096  # of all fields that only a later version knows
 NOTHING, WEIGHT = "nothing", "weight"
 OF_LOSS = frozenset({"label", "sample_weight"})
 # These go on in rows that nobody has folded yet: a report of a later step is of the same trouble.
@@ -60,6 +66,8 @@ class FirstBad(msgspec.Struct, frozen=True):
     layer: str = ""
     file: str = ""
     line: int = 0
+    function: str = ""
+    code: str = ""
     inputs: tuple[Operand, ...] = ()
     output: Operand | None = None
     n_bad: int = 0
@@ -68,6 +76,9 @@ class FirstBad(msgspec.Struct, frozen=True):
     n_bad_samples: int = 0
     batch_size: int = 0
     weights_bad_since: int | None = None
+    computed_from: tuple[str, ...] = ()
+    weights_from: str = ""
+    took_s: float = 0.0
     bundle: str = ""
     notes: tuple[str, ...] = ()
 
@@ -93,11 +104,35 @@ def first_bad_of(incident: Incident) -> FirstBad | None:
 def kept(reports: Reports, step: int, data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the reports with one more, unless it cannot be read or there are enough."""
     report = {**data, "step": step}
+    known = [dict(one) for one in reports]
     if len(reports) >= MAX_REPORTS or _read(report) is None:
-        return [dict(known) for known in reports]
-    if len(msgspec.msgpack.encode(report)) > MAX_REPORT_BYTES:
-        return [dict(known) for known in reports]
-    return [*(dict(known) for known in reports), report]
+        return known
+    return [*known, _short(report)]
+
+
+def _short(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a report within the limits; of what we do not read, what is short."""
+    found, room = {}, MAX_UNREAD_BYTES
+    for name, value in report.items():
+        if name in FirstBad.__struct_fields__:
+            found[name] = _cut(name, value)
+        elif (size := len(msgspec.msgpack.encode(value))) <= room:
+            room -= size
+            found[name] = value
+    return found
+
+
+def _cut(name: str, value: Any) -> Any:  # noqa: ANN401 - checked, but still of builtins
+    """Return a field of a report without what is beyond the limits."""
+    if isinstance(value, str):
+        limits = {"layer": wire.MAX_NAME_CHARS, "bundle": MAX_BUNDLE_CHARS}
+        return wire.clip(value, limits.get(name, MAX_TEXT_CHARS))
+    if isinstance(value, list | tuple):
+        has_numbers = all(isinstance(item, int) for item in value[:MAX_NUMBERS])
+        return type(value)(_cut(name, item) for item in value[: MAX_NUMBERS if has_numbers else MAX_ITEMS])
+    if isinstance(value, dict):
+        return {key: _cut(key, item) for key, item in value.items() if key in Operand.__struct_fields__}
+    return value
 
 
 def explained(incident: Incident, reports: Iterable[Mapping[str, Any]]) -> Incident:

@@ -159,4 +159,46 @@ def test_the_reports_of_a_session_are_bounded() -> None:
     for step in range(2 * MAX_REPORTS):
         reports = kept(reports, step, REPORT)
     assert [item["step"] for item in reports] == list(range(MAX_REPORTS))
-    assert kept([], 1, {**REPORT, "notes": ["x" * 100_000]}) == []
+
+
+def one_kept(**more: object) -> dict[str, Any]:
+    (found,) = kept([], 1, {**REPORT, **more})
+    return found
+
+
+def test_what_is_too_long_in_a_report_is_cut_and_the_rest_still_explains() -> None:
+    found = one_kept(
+        code="x" * 100_000, layer="y" * 60_000, notes=["z" * 5_000] * 500, samples=list(range(5_000)),
+        inputs=REPORT["inputs"] * 700, later="l" * 100_000,
+        output={"name": "o", "dtype": "float32", "shape": [1] * 5_000},
+    )  # fmt: skip
+    assert (found["operation"], found["direction"], found["inputs"][0]) == (
+        "Log", "forward", REPORT["inputs"][0],
+    )  # fmt: skip
+    assert found["code"].startswith("xxx")
+    assert found["code"].endswith("…")
+    assert len(found["layer"]) < 300
+    assert found["samples"] == list(range(32))
+    assert len(msgspec.msgpack.encode(found)) < 16_000
+
+
+def test_samples_that_were_shared_stay_out_of_the_incident() -> None:
+    shared = [{"samples": [0], "dtype": "float32", "shape": [9], "values": [0.5] * 1024}] * 16
+    assert one_kept(batch=shared, of_a_later_client=[1]) == one_kept(of_a_later_client=[1])
+
+
+@pytest.mark.parametrize(
+    "odd", [{"code": 5}, {"function": [1]}, {"is_reproduced": "x"}, {"notes": [7]}], ids=str
+)
+def test_a_report_that_the_page_could_not_read_is_left_out(odd: dict[str, object]) -> None:
+    assert kept([], 1, {**REPORT, **odd}) == []
+
+
+def test_what_the_page_shows_of_a_report_is_kept_as_it_came() -> None:
+    shown = {
+        "file": "/home/me/model.py", "line": 42, "function": "call", "code": "x = tf.math.log(p)", "n_bad": 3,
+        "feature": 2, "samples": [3, 17], "n_bad_samples": 2, "batch_size": 32, "bundle": "/spool/bundles/a",
+        "notes": ["a note"], "is_reproduced": False, "took_s": 0.25, "weights_from": "snapshot",
+        "gradient_of": "Sqrt", "is_unselected": True, "computed_from": ["x"], "weights_bad_since": 4,
+    }  # fmt: skip
+    assert one_kept(**shown) == {**REPORT, **shown, "step": 1}
