@@ -77,7 +77,7 @@ def _proven(case: Case, report: FirstBad) -> Iterator[Guess]:
     if report.found in PARTS:
         yield Guess(PARTS[report.found], PROVEN, [part(report)], [], _layer_of_part(case, report))
     elif report.found == "weight":
-        yield from _weights(case)
+        yield from _weights(case, report)
     elif report.found == "operation":
         yield from RULES_OF[report.direction](case, report) if report.direction in RULES_OF else ()
 
@@ -171,18 +171,25 @@ def _overflow(case: Case, report: FirstBad) -> Iterator[Guess]:
         return  # undefined there, for a reason of its own
     if _is_half(report):
         yield Guess("float16_activation_overflow", PROVEN)
-    elif case.incident.kind == "immediate_blowup" and not case.facts.get("rows_before"):
+    elif _is_first_step(case):
         yield Guess("initialisation", LIKELY, ["the numbers outgrow float32 in the first step"])
     else:
         yield Guess("learning_rate_too_high", OPEN, ["the numbers outgrow float32"])
         yield Guess("data_outlier", OPEN - 0.1, ["it may be this batch alone"])
 
 
-def _weights(case: Case) -> Iterator[Guess]:
-    if _half_variables(case):
+def _weights(case: Case, report: FirstBad) -> Iterator[Guess]:
+    if _is_first_step(case):
+        name = f" (first `{report.layer}`)" if report.layer else ""
+        yield Guess("bad_initial_weights", PROVEN, [f"the weights were NaN or infinite from the start{name}"])
+    elif _half_variables(case):
         yield Guess("float16_variables", PROVEN)
     elif any(finding.facts.get("loss_scale") == 0.0 for finding in case.incident.findings):
         yield Guess(FLOOR, PROVEN)
+
+
+def _is_first_step(case: Case) -> bool:
+    return case.incident.kind == "immediate_blowup" and not case.facts.get("rows_before")
 
 
 RULES_OF = {"forward": _forward, "backward": _backward, "update": _update}

@@ -1,4 +1,7 @@
-"""The texts of operations that are undefined somewhere, or overflow. Only texts."""
+"""The texts of operations that are undefined somewhere, or overflow, and of what weights that are so do.
+
+Only texts.
+"""
 
 from __future__ import annotations
 
@@ -111,6 +114,19 @@ from keras import ops
 def deviation(x):  # sqrt(E[x^2] - E[x]^2), safe at and below 0
     variance = ops.mean(ops.square(x), axis=-1) - ops.square(ops.mean(x, axis=-1))
     return ops.sqrt(ops.maximum(variance, 1e-12))
+""",
+    ),
+    "bad_initial_weights": Entry(
+        "weights that were NaN or infinite before the first step",
+        "Training has not done it: look at where the weights come from. A checkpoint of a run that had "
+        "failed already, a conversion to float16 or an initialiser of your own are the usual places.",
+        """\
+import numpy as np
+
+for weight in model.weights:
+    bad = int((~np.isfinite(np.asarray(weight, "float64"))).sum())
+    if bad:
+        print(weight.path, bad, "of", weight.shape, "are NaN or infinite")
 """,
     ),
     "where_gradient": Entry(

@@ -205,6 +205,15 @@ def test_numbers_that_outgrow_float32_in_the_first_step_are_the_start_s() -> Non
     assert best(incident).cause == "initialisation"
 
 
+def test_weights_that_were_bad_before_the_first_step_are_not_the_training_s() -> None:
+    rows = batch_of({"loss": [np.nan] * 3, "grad_norm": [np.nan] * 3, "grad_nonfinite": [3.0] * 3})
+    incident = told({"found": "weight", "layer": "hidden/kernel", "n_bad": 1}, rows, 0)
+    assert (best(incident).cause, incident.layer) == ("bad_initial_weights", "hidden")
+    assert (
+        "Cause: the weights were NaN or infinite from the start (first `hidden/kernel`)." in incident.verdict
+    )
+
+
 def test_a_log_whose_result_did_not_reach_the_loss_points_at_a_where() -> None:
     incident = told(operation("Log", ZERO, output=MINUS), gradient_first(), GRADIENT_STEP)
     assert best(incident).cause == "where_gradient"
