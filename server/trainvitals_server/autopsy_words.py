@@ -18,6 +18,15 @@ MEANINGS = {
     "Rsqrt": "one divided by a square root",
     "SelectV2": "a `where`",
 }  # fmt: skip
+# What the inputs of an operation are called, in their order.
+ROLES = {
+    "RealDiv": ("the numerator", "the denominator"), "Div": ("the numerator", "the denominator"),
+    "Xdivy": ("the numerator", "the denominator"), "Pow": ("the base", "the exponent"),
+    "SqrtGrad": ("the root's value", "the incoming gradient"),
+    "RsqrtGrad": ("the value of one divided by the root", "the incoming gradient"),
+    "AddV2": ("one addend", "the other"),
+}  # fmt: skip
+HALF_MIN = -65504
 PART_WORDS = {"input": "inputs", "label": "labels", "sample_weight": "sample weights"}
 
 
@@ -30,7 +39,9 @@ def autopsy_lines(report: FirstBad) -> list[str]:
         return [f"The failing step was looked at again: {part(report)}."]
     if report.found == "weight":
         name = f" (first `{report.layer}`)" if report.layer else ""
-        return [f"The weights were NaN or infinite before this step{name}: an earlier update did it."]
+        since = report.step - 1 if report.weights_bad_since is None else report.weights_bad_since
+        did = f"the update of step {since} made them so" if since >= 0 else "no update had been made"
+        return [f"The weights were NaN or infinite before step {report.step}{name}: {did}."]
     why = f" ({report.notes[0]})" if report.notes else ""
     return [f"The failing step was run again, eagerly, and stayed finite{why}."]
 
@@ -41,9 +52,10 @@ def autopsy_steps(report: FirstBad) -> list[str]:
     if report.samples and report.n_bad_samples < (report.batch_size or math.inf):
         told = ", ".join(str(place) for place in report.samples[:MAX_PLACES])
         more = f" and {report.n_bad_samples - MAX_PLACES} more" if report.n_bad_samples > MAX_PLACES else ""
-        many = "this sample" if report.n_bad_samples == 1 else "these samples"
-        place = f"of the batch of step {report.step}, counted from 0"
-        steps.append(f"Look at {many} {place}: {told}{more}.")
+        is_one = report.n_bad_samples == 1
+        many = "sample index" if is_one else "the sample indices"
+        verb = f"(the {_ordinal(report.samples[0] + 1)}) is the bad one" if is_one else "(from 0) are bad"
+        steps.append(f"In the batch of step {report.step}, {many} {told}{more} {verb}.")
     if report.bundle:
         steps.append(f"See it again on the training machine: trainvitals replay {report.bundle}")
     return steps
@@ -73,8 +85,37 @@ def made(report: FirstBad) -> str:
     ranges = [_range(operand) for operand in report.inputs if operand.min is not None]
     if not ranges:
         return f"its result has {_bad_values(report)}"
+    roles = ROLES.get(report.operation, ())
+    if len(roles) == len(ranges) == len(report.inputs):
+        parts = [f"{role} was {text}" for role, text in zip(roles, ranges, strict=True)]
+        return f"its result has {_bad_values(report)}; {' and '.join(parts)}{_reason(report)}"
     verb = "its input was" if len(ranges) == 1 else "its inputs were"
     return f"its result has {_bad_values(report)}; {verb} {' and '.join(ranges)}"
+
+
+def _reason(report: FirstBad) -> str:
+    """Return what went wrong between these numbers, where it follows from them."""
+    output = report.output
+    if output is None:
+        return ""
+    one = f" at sample {report.samples[0]}" if report.n_bad_samples == 1 and report.samples else " there"
+    if report.operation in ("RealDiv", "Div") and all(operand.holds(0.0) for operand in report.inputs):
+        if output.n_nan == report.n_bad:
+            return f"; both are 0{one}, and 0 / 0 is NaN"
+        return ""
+    if report.operation in ("AddV2", "Add") and output.n_neginf and output.is_half:
+        low = min((operand.min or 0.0 for operand in report.inputs), default=0.0)
+        if low <= HALF_MIN:
+            low_end = f"{HALF_MIN} is float16's minimum, and with a score below about -16 added it is -Inf"
+            return f"; {low_end}: of a fully masked row all scores are, and the softmax of such a row is NaN"
+    if report.operation == "SqrtGrad" and report.inputs[0].holds(0.0):
+        return f"; the root is 0{one}, where its slope is infinite"
+    return ""
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
+    return f"{number}{ending}"
 
 
 def _range(operand: Operand) -> str:

@@ -14,6 +14,9 @@ from trainvitals_server.suspects import Suspect
 
 NONFINITE_KINDS = frozenset({"sudden_nan", "nonfinite_gradient", "nonfinite_weight", "bad_batch"})
 SURE = 0.9  # above it a cause is stated, below it is "likely"
+SETTLED_ROWS = 20
+FAR_OUT = 1000.0  # times the noise of the loss
+FIRST_ROWS = 2
 GROWING_KINDS = frozenset({"gradual_divergence", "fast_divergence", "exploding_gradient"})
 
 
@@ -43,6 +46,14 @@ class Case:
         """Whether the trouble grew out of finite values."""
         kind = self.incident.kind
         return kind in GROWING_KINDS or (kind == "immediate_blowup" and "height" in self.facts)
+
+    @property
+    def rose_at_once(self) -> bool:
+        """Whether the loss left its range at once, by far: a batch is judged before it is learned from."""
+        height, before = self.facts.get("height"), self.facts.get("rows_before")
+        is_old = isinstance(before, int | float) and before >= SETTLED_ROWS
+        is_sudden = int(self.facts.get("excursion_rows") or 0) <= FIRST_ROWS
+        return is_old and is_sudden and isinstance(height, float) and height >= FAR_OUT
 
     @property
     def is_nonfinite(self) -> bool:

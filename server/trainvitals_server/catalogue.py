@@ -15,8 +15,8 @@ from trainvitals_server.stuck_catalogue import STUCK_CATALOGUE
 CATALOGUE: dict[str, Entry] = {
     "learning_rate_too_high": Entry(
         "the learning rate is too high",
-        "Go back to weights from before it began and train on with a learning rate 3 to 10 times lower, or "
-        "warm it up over the first few hundred steps; clip the gradients (`clipnorm=1.0`).",
+        "Train from weights saved before it began, or start again, with a learning rate 3 to 10 times "
+        "lower, or warm it up over the first few hundred steps. Clip the gradients, too (`clipnorm=1.0`).",
         COMPILE_AGAIN + LOWER + EARLIER_WEIGHTS + f"compile_again(model, learning_rate=rate, {CLIP})\n",
     ),
     "no_gradient_clipping": Entry(
@@ -75,7 +75,7 @@ x, y, sample_weight = x[good], y[good], sample_weight[good]
     "optimizer_epsilon": Entry(
         "the optimizer's epsilon is too small: once the gradients are almost 0, dividing by their own size "
         "turns rounding noise into a full step",
-        "Raise epsilon (to 1e-4, or at least 1e-7), or stop once the loss is this low. Clipping does not "
+        "Set epsilon to 1e-4 (Keras's default is 1e-7), or stop once the loss is this low. Clipping does not "
         "help: the optimizer divides the clipped gradients by their size just the same.",
         COMPILE_AGAIN + "compile_again(model, epsilon=1e-4)\n",
     ),

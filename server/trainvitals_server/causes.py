@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from trainvitals_server.autopsy_causes import with_autopsy
 from trainvitals_server.case import Case, Context, Guess
 from trainvitals_server.catalogue import CATALOGUE
+from trainvitals_server.choices import compatible
 from trainvitals_server.detect.recurrence import counted
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.first_bad import first_bad_of
 from trainvitals_server.incident import Cause, Incident
 from trainvitals_server.layer_causes import dead, fading, silent_overflow
+from trainvitals_server.remedies import fix_of
 from trainvitals_server.scaler_causes import misused, never_unscaled
 from trainvitals_server.stuck_causes import STUCK_RULES
 from trainvitals_server.suspects import LOSS, suspects_of
@@ -27,8 +29,6 @@ ADAM_LIKE = ("Adam", "AdamW", "Nadam", "Adamax", "RMSprop", "Adagrad", "LAMB", "
 CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 RECURRENT = ("RNN", "LSTM", "GRU")
 SMALLEST_HALF = 2.0**-25  # what is below is rounded to 0
-SETTLED_ROWS = 20
-FAR_OUT = 1000.0  # times the noise of the loss
 RECENT_STEPS = 200  # a learning rate raised so shortly before the onset is part of the story
 
 
@@ -49,15 +49,14 @@ def rank(case: Case) -> list[Guess]:
     guesses = [guess for guess in guesses if guess.cause != "unknown" or guess is guesses[0]]
     if not guesses and case.incident.kind != "transient_overflow":
         return [Guess("unknown", 0.2)]
-    return guesses[:MAX_CAUSES]
+    return compatible(guesses)[:MAX_CAUSES]
 
 
-def with_texts(guess: Guess) -> Cause:
-    """Return the cause with fix and code from the catalogue."""
-    entry = CATALOGUE[guess.cause]
+def with_texts(case: Case, guess: Guess) -> Cause:
+    """Return the cause with what to do about it in this case, and the code of the catalogue."""
     return Cause(
         cause=guess.cause, confidence=round(guess.confidence, 2), supports=guess.supports,
-        against=guess.against, fix=entry.fix, snippet=entry.snippet,
+        against=guess.against, fix=fix_of(case, guess), snippet=CATALOGUE[guess.cause].snippet,
     )  # fmt: skip
 
 
@@ -172,10 +171,15 @@ def _first_step(case: Case) -> Iterator[Guess]:
     if case.incident.kind == "immediate_blowup" and not case.is_growing:
         before = case.facts.get("rows_before")
         if before:
-            yield Guess(
-                "learning_rate_too_high", 0.6, [f"only {counted(int(before), 'finite step')} came before it"]
-            )
-        yield Guess("initialisation", 0.45 if not before else 0.3, ["it fails in the first steps"])
+            rate = case.context.rates.last
+            said = [
+                f"it fails after {counted(int(before), 'update')}, and the loss was finite before the first"
+            ]
+            said += [f"the learning rate was {rate:.3g}"] if rate is not None else []
+            yield Guess("learning_rate_too_high", 0.6, said)
+            yield Guess("initialisation", 0.3, ["it fails in the first steps"], ["the first loss was finite"])
+        else:
+            yield Guess("initialisation", 0.45, ["it fails in the very first step"])
 
 
 def _growth(case: Case) -> Iterator[Guess]:
@@ -192,11 +196,15 @@ def _growth(case: Case) -> Iterator[Guess]:
         said.append(f"it was raised from {rate.raised_from:.3g} at step {rate.raised_step}")
     if rate.last is not None and rate.highest is not None and rate.last < rate.highest / 10:
         doubts.append(f"the rate has been higher before ({rate.highest:.3g})")
-    if _rose_at_once(case):
+    if case.rose_at_once:
         high = f"the loss of step {case.incident.onset_step} is far out of its range at once"
-        early = "a batch's loss is taken before the weights learn from it: the batch itself is unusual"
+        early = (
+            "a loss is taken before its step's update: this batch did it, or the update of the step before"
+        )
         yield Guess("data_outlier", 0.65, [high, early])
-        doubts.append("it begins in a single step; with a rate that is too high a loss climbs over several")
+        doubts.append(
+            "it begins in a single step; with a rate that is too high a loss mostly climbs over several"
+        )
     yield Guess("learning_rate_too_high", 0.7 if doubts else 0.8, said, doubts)
     clipped = [name for name in CLIPS if environment.optimizer_config.get(name)]
     if clipped:
@@ -207,14 +215,6 @@ def _growth(case: Case) -> Iterator[Guess]:
     if recurrent:
         said.append(f"{recurrent[0]} is recurrent: its gradient is a product over time steps")
     yield Guess("no_gradient_clipping", 0.7 if recurrent else 0.45 if not unsure else 0.3, said, unsure)
-
-
-def _rose_at_once(case: Case) -> bool:
-    """Whether the loss left its range at once, by far: a batch is judged before it is learned from."""
-    height, before = case.facts.get("height"), case.facts.get("rows_before")
-    is_old = isinstance(before, int | float) and before >= SETTLED_ROWS
-    is_sudden = int(case.facts.get("excursion_rows") or 0) <= 2
-    return is_old and is_sudden and isinstance(height, float) and height >= FAR_OUT
 
 
 def _epsilon(case: Case) -> Iterator[Guess]:
@@ -229,7 +229,8 @@ def _epsilon(case: Case) -> Iterator[Guess]:
     if isinstance(epsilon, float | int):
         if epsilon <= TINY_EPSILON:
             confidence = 0.9
-            said.append(f"{environment.optimizer} has epsilon {epsilon:g}")
+            small = f"{environment.optimizer or 'the optimizer'} has an epsilon of {epsilon:g}"
+            said = [f"{small}, too small for gradients of {before:.2g}" if said else small, *said]
         else:
             confidence = 0.4
             doubts.append(f"epsilon is {epsilon:g}")
@@ -266,10 +267,12 @@ def _scaler(case: Case) -> Iterator[Guess]:
 def _variables(case: Case) -> Iterator[Guess]:
     half = [layer.name for layer in case.context.layers if layer.dtype == "float16"]
     if half and (case.is_nonfinite or case.is_growing):
+        environment = case.context.environment
+        epsilon = environment.optimizer_config.get("epsilon")
         said = [f"the variables of {half[0]} are float16"]
-        epsilon = case.context.environment.optimizer_config.get("epsilon")
         if isinstance(epsilon, float) and epsilon < SMALLEST_HALF:
-            said.append(f"the optimizer's epsilon of {epsilon:g} is 0 in float16")
+            whose = f"{environment.optimizer}'s" if environment.optimizer else "the optimizer's"
+            said = [f"{said[0]}, and there {whose} epsilon of {epsilon:g} is 0: the update divides by 0"]
         yield Guess("float16_variables", 0.8, said, [], half[0])
 
 

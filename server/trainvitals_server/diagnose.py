@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace as with_incident
 
 from msgspec.structs import replace
 
@@ -10,21 +10,18 @@ from trainvitals_server.autopsy_words import autopsy_lines, autopsy_steps
 from trainvitals_server.case import SURE, Case, Context, Guess
 from trainvitals_server.catalogue import CATALOGUE
 from trainvitals_server.causes import open_case, rank, with_texts
+from trainvitals_server.choices import how_to_tell, near_tie
+from trainvitals_server.detect.forecast import FORECAST
 from trainvitals_server.detect.rows import Flags
-from trainvitals_server.finding import Finding
 from trainvitals_server.first_bad import NOTHING
 from trainvitals_server.incident import Incident, Weights
+from trainvitals_server.remedies import fix_of, title_of
+from trainvitals_server.saved_weights import restart_line, weights_line, weights_of
 from trainvitals_server.suspects import LOSS
 from trainvitals_server.verdicts import is_in_headline, verdict_of
 
 MAX_WHY = 8
 MAX_BAD_LAYERS = 32
-EVALUATE_AGAIN = (
-    "Set `model.run_eagerly = True`, call `tf.debugging.enable_check_numerics()` and then `model.evaluate` "
-    "on the validation data: it names the first operation whose result is not finite."
-)
-APPLYING = ("sudden_nan", "nonfinite_gradient", "immediate_blowup", "nonfinite_weight")
-HARMLESS = ("validation_nonfinite", "metric_nonfinite", "transient_overflow", "slow_steps")
 
 
 def tell(incident: Incident, context: Context) -> Incident:
@@ -33,15 +30,21 @@ def tell(incident: Incident, context: Context) -> Incident:
     guesses = rank(case)
     layers = _bad_layers(case.facts)
     layer = _first_bad_layer(case, guesses, layers)
-    weights = _weights(case)
+    weights = weights_of(case)
+    if weights.usable is False and incident.state == "resolved":
+        incident = replace(incident, state="open")  # finite losses do not mend what is NaN
+        case = with_incident(case, incident=incident)
     return replace(
         incident,
         layer=layer,
         verdict=verdict_of(case, guesses[0] if guesses else None, is_damaged=weights.usable is False),
-        why=list(dict.fromkeys(_why(case, guesses, layers, layer, weights)))[:MAX_WHY],
+        why=[
+            *list(dict.fromkeys(_why(case, guesses, layers, layer)))[: MAX_WHY - 1],
+            weights_line(case, guesses[0] if guesses else None, weights),
+        ],
         next=list(dict.fromkeys(_next(case, guesses, weights))),
         weights=weights,
-        causes=[with_texts(guess) for guess in guesses],
+        causes=[with_texts(case, guess) for guess in guesses],
         first_bad_layers=_named_first(layers, layer)[:MAX_BAD_LAYERS],
     )
 
@@ -81,83 +84,46 @@ def _of_model(case: Case, path: str) -> str:
     return max(known, key=len, default=path)
 
 
-def _weights(case: Case) -> Weights:
-    incident = case.incident
-    usable, since = _usable(case)
-    if usable is False and case.is_growing:
-        since = incident.onset_step
-    before = [step for step in case.context.checkpoints if step < incident.onset_step]
-    return Weights(usable=usable, bad_since=since, last_checkpoint_step=max(before, default=None))
-
-
-def _usable(case: Case) -> tuple[bool | None, int | None]:
-    """Return whether the weights are usable, None if these signals cannot tell, and since when not."""
-    incident, facts = case.incident, case.facts
-    counted = [item.detected_step - 1 for item in incident.findings if item.facts.get("weights_nonfinite")]
-    written = [item.onset_step for item in incident.findings if _was_applied(item)]
-    # The weights of a row are counted before its update. No guard of Keras keeps a bad gradient out.
-    if case.first_bad is not None and case.first_bad.found == "weight":
-        since = case.first_bad.weights_bad_since
-        return False, max(case.first_bad.step - 1, 0) if since is None else since
-    if counted or (written and case.context.environment.loss and not case.is_growing):
-        return False, max(min(written + counted), 0)
-    if case.scaler.get("loss_scale") == 0.0:
-        return False, next(
-            item.detected_step for item in incident.findings
-            if item.kind == "loss_scale_collapse" and item.facts.get("loss_scale") == 0.0
-        )  # fmt: skip
-    survived = any(finding.facts.get("weights_survived") for finding in incident.findings)
-    recovered = facts.get("outcome") == "recovered" or incident.state == "withdrawn"
-    if survived or recovered or incident.kind in HARMLESS or _was_skipped(case):
-        return True, None
-    spoiled = case.is_nonfinite and (facts.get("grad_nonfinite") or facts.get("gradient_nonfinite"))
-    if spoiled or case.is_growing:
-        return False, incident.onset_step
-    return None, None
-
-
-def _was_applied(finding: Finding) -> bool:
-    """Whether the optimizer applied a gradient that is not finite in the row of `finding`."""
-    facts = finding.facts
-    norm = facts.get("grad_norm")
-    is_nan = isinstance(norm, float) and math.isnan(norm)
-    is_bad = bool(facts.get("grad_nonfinite") or facts.get("gradient_nonfinite") or is_nan)
-    return is_bad and not facts.get("skipped") and finding.kind in APPLYING
-
-
-def _was_skipped(case: Case) -> bool:
-    """Whether the scaler kept the bad gradient out of the weights."""
-    facts = case.facts
-    if case.incident.kind == "loss_scale_collapse":
-        return facts.get("loss_scale") != 0.0
-    return case.is_nonfinite and bool(facts.get("skipped"))
-
-
-def _why(
-    case: Case, guesses: list[Guess], layers: list[str], layer: str | None, weights: Weights
-) -> list[str]:
+def _why(case: Case, guesses: list[Guess], layers: list[str], layer: str | None) -> list[str]:
     lines = _observed(case)[:3]
-    for best in guesses[:1]:
+    tie = near_tie(guesses)
+    if tie is not None and not is_in_headline(case, guesses[0]):
+        first, second = (title_of(case, guess) for guess in (guesses[0], tie))
+        lines.append(f"Two candidates, about as likely: {first}; or {second}.")
+    for best in guesses[:1] if tie is None else ():
         if is_in_headline(case, best):
             break
         word = "" if best.confidence >= SURE or best.cause == "unknown" else "Likely: "
-        title = f"{word}{CATALOGUE[best.cause].title}."
+        title = f"{word}{title_of(case, best)}."
         lines.append(title[0].upper() + title[1:])
     lines += autopsy_lines(case.first_bad) if case.first_bad else []
     if case.first_bad is None or case.first_bad.found == NOTHING:
         lines += _about_layers(case, layers, layer)
-    lines += _about_scaler(case)
-    lines += _about_weights(case, weights)
-    return lines
+    return lines + _about_scaler(case)
 
 
 def _observed(case: Case) -> list[str]:
-    """Return what was seen; an end that did not last is none."""
+    """Return what was seen; an end that did not last is none, and forecasts are the verdict's to tell."""
     incident = case.incident
     gone = {
         item.text for finding in incident.findings if finding.phase == "resolve" for item in finding.evidence
     }
-    return [item.text for item in incident.evidence if incident.state != "open" or item.text not in gone]
+    texts = [item.text for item in incident.evidence if not item.text.startswith(FORECAST)]
+    return [text for text in texts if incident.state != "open" or text not in gone] + _of_float16(case)
+
+
+def _of_float16(case: Case) -> list[str]:
+    """Return the newest forecast of float16's end, while it lies ahead."""
+    incident = case.incident
+    if incident.state != "open" or incident.nonfinite_step is not None:
+        return []
+    told = [
+        f"from step {finding.detected_step} on, {item.text}"
+        for finding in incident.findings
+        for item in finding.evidence
+        if item.text.startswith(FORECAST) and "float16" in item.text
+    ]
+    return told[-1:]
 
 
 def _about_scaler(case: Case) -> list[str]:
@@ -186,54 +152,30 @@ def _about_layers(case: Case, layers: list[str], layer: str | None) -> list[str]
     return [f"{text} the loss; {suspect}."]
 
 
-def _about_weights(case: Case, weights: Weights) -> list[str]:
-    if weights.usable is None:
-        return []
-    if weights.usable:
-        return [
-            "The weights are still good, but only until the scale is 0: save them now."
-            if case.scaler
-            else "The weights are still good."
-        ]
-    return [f"Weights saved {_since(weights)} are unusable."]
-
-
-def _since(weights: Weights) -> str:
-    return f"from step {weights.bad_since} on"
-
-
-def _fix(case: Case, best: Guess) -> str:
-    count = case.facts.get("label_nonfinite")
-    if best.cause == "bad_label" and isinstance(count, float) and count > 0:
-        values = (
-            "1 label value of this batch is" if count == 1 else f"{count:g} label values of this batch are"
-        )
-        return f"{values} NaN/Inf: find them with np.flatnonzero(~np.isfinite(y))."
-    if best.cause == "unknown" and case.incident.kind == "validation_nonfinite":
-        return EVALUATE_AGAIN
-    return CATALOGUE[best.cause].fix
-
-
 def _next(case: Case, guesses: list[Guess], weights: Weights) -> list[str]:
     if not guesses:
         return ["Nothing: this is how a loss scaler finds its scale."]
+    test = how_to_tell(case, guesses)
     lines = [
-        _fix(case, guesses[0]),
+        *([test, f"For the first: {fix_of(case, guesses[0])}"] if test else [fix_of(case, guesses[0])]),
         *(autopsy_steps(case.first_bad) if case.first_bad and not case.is_growing else []),
     ]
     if guesses[0].cause == "loss_scale_floor":
-        lines += [_fix(case, guess) for guess in guesses[1:2] if guess.confidence >= SURE]  # the reason
+        lines += [fix_of(case, guess) for guess in guesses[1:2] if guess.confidence >= SURE]  # the reason
     if case.scaler and case.incident.kind != "loss_scale_collapse":
         lines.append(CATALOGUE["loss_scale_floor"].fix)
     if weights.usable is False:
-        if weights.last_checkpoint_step is not None:
-            lines.append(
-                f"Restart from the checkpoint of step {weights.last_checkpoint_step}: it is "
-                f"older than the onset."
-            )
-        else:
-            lines.append(f"Do not use weights saved {_since(weights)}.")
+        restart = restart_line(weights)
+        lines.append(_stop(case) + ("" if any(restart in line for line in lines) else restart))
     is_seen = case.first_bad is not None and case.first_bad.found != NOTHING
     if case.is_nonfinite and guesses[0].confidence < SURE and not is_seen:
         lines.append(CATALOGUE["unknown"].fix)
-    return lines
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _stop(case: Case) -> str:
+    if case.incident.state != "open":
+        return ""
+    if case.is_growing and case.incident.nonfinite_step is None:
+        return "Stop the run, unless the loss comes back very soon. "
+    return "Stop the run: no later step mends these weights. "

@@ -7,10 +7,10 @@ from trainvitals_server.snippets import FLOAT32_VARIABLES, IN_BFLOAT16, SCALED_S
 
 HALF_CATALOGUE: dict[str, Entry] = {
     "float16_mask_overflow": Entry(
-        "a mask value at the very end of float16's range: adding a score to it gives -inf, "
-        "and softmax of a row of -inf is NaN",
-        "Use half of the dtype's minimum for the mask (or compute scores and softmax in "
-        "float32). For fully masked rows the scores must stay finite after adding the mask.",
+        "a mask value at the very end of float16's range: adding a score to it gives -Inf; all scores of a "
+        "fully masked row become -Inf, and the softmax of such a row is NaN",
+        "Mask with -3e4 (half of float16's minimum of -65504) in place of the minimum itself, or compute "
+        "scores and softmax in float32. A lower loss scale does not help: it is the forward pass that fails.",
         """\
 import numpy as np
 from keras import ops
@@ -34,7 +34,9 @@ def add_mask(score, mask):  # mask: 1 for a place that may be looked at, 0 for o
     ),
     "float16_variables": Entry(
         "the variables themselves are float16: an epsilon of 1e-8 is zero there, and small updates are lost",
-        "Use mixed_float16 (float32 variables, float16 computation) instead of a pure float16 model.",
+        'Call `keras.config.set_dtype_policy("mixed_float16")` before the model is built: its variables '
+        "are then float32, and only the computation is float16. If they must be float16, set the optimizer's "
+        "epsilon to 1e-4.",
         FLOAT32_VARIABLES,
     ),
     "loss_scale_floor": Entry(

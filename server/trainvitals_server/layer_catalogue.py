@@ -49,9 +49,9 @@ compile_again(model, like=old)
     ),
     "dead_relu": Entry(
         "dead ReLU units: they are below zero for every input, and there they get no gradient",
-        "Dead units do not come back: start again, if you can with weights from before it, with a lower "
-        "learning rate and clipping. Scale targets and inputs to about 1, or use leaky_relu, which always "
-        "passes a little.",
+        "Start again, if you can with weights from before it, with a lower learning rate and clipping: dead "
+        "units seldom come back by themselves. Scale targets and inputs to about 1, or use leaky_relu, which "
+        "always passes a little.",
         COMPILE_AGAIN
         + LOWER
         + "\n\n"

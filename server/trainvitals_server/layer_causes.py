@@ -26,7 +26,11 @@ def dead(case: Case) -> Iterator[Guess]:
     yield Guess("dead_relu", 0.8, [*said, *thrown], [NO_ACTIVATIONS])
     rates = [f"the learning rate was {rate.last:.3g}"] if rate.last is not None else []
     yield Guess("learning_rate_too_high", 0.55, ["one update threw the units out of their range", *rates])
-    yield Guess("saturated_activation", 0.3, ["a sigmoid or tanh at its very end also gives exactly 0"])
+    yield Guess(
+        "saturated_activation",
+        0.3,
+        ["only if its activation is a sigmoid or tanh: at its very end that also gives exactly 0"],
+    )
 
 
 def fading(case: Case) -> Iterator[Guess]:

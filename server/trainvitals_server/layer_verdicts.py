@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from trainvitals_server.case import Case
+
+MAX_NAMED = 4
 
 
 def _dead(case: Case) -> str:
     names = str(case.facts.get("dead_layers") or "").split("\n")
-    many = f" and {len(names) - 1} more" if len(names) > 1 else ""
     since = "since the first step" if case.facts.get("from_the_start") else f"since step {_onset(case)}"
-    verb, whose = ("get", "their") if many else ("gets", "its")
-    return f"Layer {_layer(case)}{many} {verb} no gradient at all {since}: {whose} units are likely dead."
+    text = f"Layer {_layer(case)} gets no gradient at all {since}: its units are likely dead."
+    place = names.index(_layer(case)) if _layer(case) in names else len(names) - 1
+    below, above = names[:place], names[place + 1 :]
+    if below:
+        verb = "gets" if len(below) == 1 else "get"
+        text += f" {_list(below)}, further from the loss, {verb} none either, since none passes through it."
+    if above:
+        text += f" {_list(above)}, nearer to the loss, {'is' if len(above) == 1 else 'are'} likely dead, too."
+    return text
 
 
 def _vanishing(case: Case) -> str:
@@ -32,8 +40,9 @@ def _saturation(case: Case) -> str:
 
 def _misuse(case: Case) -> str:
     return (
-        f"Updates are too small by about the loss scale of {case.facts.get('loss_scale'):g}, from step "
-        f"{_onset(case)} on: the gradient norm is {_number(case, 'norm')}, and the loss does not move."
+        f"The gradients are too small by about the loss scale of {case.facts.get('loss_scale'):g}, from step "
+        f"{_onset(case)} on: their norm is {_number(case, 'norm', 3)} where the optimizer applies them, and "
+        f"the loss does not move."
     )
 
 
@@ -53,9 +62,14 @@ def _layer(case: Case) -> str:
     return case.incident.layer or "?"
 
 
-def _number(case: Case, name: str) -> str:
+def _number(case: Case, name: str, digits: int = 4) -> str:
     value = case.facts.get(name)
-    return f"{value:.4g}" if isinstance(value, float | int) else "?"
+    return f"{value:.{digits}g}" if isinstance(value, float | int) else "?"
+
+
+def _list(names: Sequence[str]) -> str:
+    more = "" if len(names) <= MAX_NAMED else f" and {len(names) - MAX_NAMED} more"
+    return ", ".join(names[:MAX_NAMED]) + more
 
 
 LAYER_VERDICTS: dict[str, Callable[[Case], str]] = {

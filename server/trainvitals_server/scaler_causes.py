@@ -17,8 +17,14 @@ def misused(case: Case) -> Iterator[Guess]:
         return
     facts, optimizer = case.facts, case.context.environment.optimizer
     norm, scale = facts.get("norm"), facts.get("loss_scale")
-    said = [f"multiplied by the scale of {scale:g}, the gradient norm of {norm:.3g} would be an ordinary one"]
-    doubts = [f"{optimizer} does not care how large gradients are"] if optimizer in INVARIANT else []
+    said = [
+        f"times the scale of {scale:g} the gradient norm of {norm:.3g} would be about as large as the loss"
+    ]
+    doubts = (
+        [f"{optimizer} steps as far with small gradients, up to its epsilon"]
+        if optimizer in INVARIANT
+        else []
+    )
     seen = bool(facts.get("skips"))
     overflowed = ["an update was skipped: the gradients did carry the scale once"]
     none = ["no update was ever skipped: nothing shows that the gradients carried the scale"]

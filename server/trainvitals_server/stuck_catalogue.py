@@ -8,9 +8,9 @@ from trainvitals_server.snippets import CLIP, COMPILE_AGAIN, LOWER
 STUCK_CATALOGUE: dict[str, Entry] = {
     "learning_rate_too_low": Entry(
         "the learning rate is so low that the weights hardly move",
-        "Raise the learning rate: start from 1e-3 for Adam and its relatives or 1e-2 for SGD, and look at it "
-        "again after a few hundred steps. Check schedules: a warm-up that never ends, a decay that is too "
-        "fast, or a unit mistaken (1e-9 for 1e-3).",
+        "Raise the learning rate: one usually begins with 1e-2 for SGD and with 1e-3 for optimizers like "
+        "Adam. Look at it again after a few hundred steps. Look for an exponent mistyped (1e-9 for 1e-3), a "
+        "warm-up that never ends, a decay that is too fast.",
         COMPILE_AGAIN
         + """\
 optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)

@@ -47,12 +47,12 @@ def _too_low(case: Case) -> Iterator[Guess]:
     if reach is None:
         yield Guess("learning_rate_too_low", 0.7 if rate < TINY_RATE else 0.3, said)
         return
-    steps = facts.get("span_steps")
-    could = (
-        f"with gradients of this size {steps} steps at this rate could lower the loss by about {reach:.2g}"
-    )
+    steps, norm = facts.get("span_steps"), facts.get("typical_norm")
+    could = f"{steps} steps at this rate could lower the loss by {reach:.2g}"
+    could = f"with gradient norms of about {norm:.2g}, {could}"
     if reach < TOO_LITTLE * max(noise, LEAST_SHARE * abs(level)):
-        yield Guess("learning_rate_too_low", 0.92, [*said, f"{could}; it varies by {noise:.2g} anyway"])
+        low = f"the learning rate of {rate:.3g} is so low that the weights hardly move"
+        yield Guess("learning_rate_too_low", 0.92, [low, f"{could}; it varies by {noise:.2g} anyway"])
     else:
         yield Guess("learning_rate_too_low", 0.2, said, [f"{could}, and they did not"])
 
@@ -111,7 +111,9 @@ def runaway(case: Case) -> Iterator[Guess]:
         return
     if case.facts.get("impossible"):
         loss = case.context.environment.loss
-        yield Guess("bad_label", 0.95, [f"{loss} is never negative while the labels are between 0 and 1"])
+        yield Guess("bad_label", 0.85, [f"{loss} is never negative while the labels are in its range"])
+        yield Guess("bad_sample_weight", 0.4, ["a negative sample or class weight turns the sign of a loss"])
+        yield Guess("unbounded_loss", 0.35, ["a negative term of `add_loss` is added to the loss"])
     else:
         yield Guess("bad_label", 0.75, ["labels outside the loss's range turn its minimum into an abyss"])
         yield Guess("unbounded_loss", 0.5, ["it falls as fast as ever, far below zero"])

@@ -9,10 +9,17 @@ from trainvitals_server.case import Case
 
 def _plateau(case: Case) -> str:
     rows, classes = case.facts.get("plateau_rows"), case.facts.get("classes")
-    text = f"The loss does not fall: it has stayed at {_number(case, 'level')} since step {_onset(case)}"
+    level, noise = case.facts.get("level"), case.facts.get("noise")
     if classes:
+        text = f"The loss does not fall: it has stayed at {_number(case, 'level')} since step {_onset(case)}"
         return f"{text}, exactly what guessing among {classes} classes costs."
-    return f"{text}, {rows} logged steps, no better than where it began ({_number(case, 'start')})."
+    around = (
+        f"{level:.3g} ± {noise:.2g}" if isinstance(level, float) and isinstance(noise, float) else "one level"
+    )
+    return (
+        f"The loss does not fall: it stays around {around} since step {_onset(case)}, {rows} logged steps, "
+        f"no better than where it began (around {_number(case, 'start', 3)})."
+    )
 
 
 def _oscillation(case: Case) -> str:
@@ -51,8 +58,9 @@ def _metric(case: Case) -> str:
 def _runaway(case: Case) -> str:
     if case.facts.get("impossible"):
         return (
-            f"The loss is negative since step {_onset(case)} and goes on falling, to "
-            f"{_number(case, 'loss')}: a cross-entropy cannot be, unless labels lie outside 0 to 1."
+            f"The loss is negative since step {_onset(case)} and fell to {_number(case, 'level')} (median "
+            f"of the last {case.facts.get('block', 8)} steps); a cross-entropy cannot be negative while all "
+            "labels are in range."
         )
     return (
         f"The loss falls without bound since step {_onset(case)}: it is {_number(case, 'loss')}, and its "
@@ -79,9 +87,9 @@ def _onset(case: Case) -> int:
     return case.incident.onset_step
 
 
-def _number(case: Case, name: str) -> str:
+def _number(case: Case, name: str, digits: int = 4) -> str:
     value = case.facts.get(name)
-    return f"{value:.4g}" if isinstance(value, float | int) else "?"
+    return f"{value:.{digits}g}" if isinstance(value, float | int) else "?"
 
 
 STUCK_VERDICTS: dict[str, Callable[[Case], str]] = {

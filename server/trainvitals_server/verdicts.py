@@ -100,7 +100,7 @@ def _divergence(case: Case) -> str:
     onset = case.incident.onset_step
     speed = "quickly" if case.incident.kind == "fast_divergence" else "gradually"
     how = (
-        f"jumped at step {onset} and goes on rising"
+        f"jumped at step {onset} and went on rising"
         if case.rose_at_once
         else f"diverges {speed} since step {onset}"
     )
@@ -204,12 +204,11 @@ def _spike(case: Case) -> str:
 def _epsilon(case: Case) -> str:
     facts = case.facts
     outcome = {"recovered": " and came back", "persisted": " and stayed high"}.get(str(facts.get("outcome")))
-    jump = f"; the loss jumped to {_number(facts.get('peak'))} at step "
-    f"{_number(facts.get('peak_step'))}{outcome}"
+    peak = f"{_number(facts.get('peak'))} at step {_number(facts.get('peak_step'))}"
     return (
         f"One optimizer step, about step {case.incident.onset_step}, threw the model off: the gradient norm "
         f"had decayed to {_number(facts.get('norm_before'))} and was {_number(facts.get('norm'))} right after"
-        f"{jump if outcome else ''}."
+        f"{f'; the loss jumped to {peak}{outcome}' if outcome else ''}."
     )
 
 

@@ -265,10 +265,7 @@ def test_the_verdict_states_what_the_replay_proves() -> None:
 def test_the_replay_speaks_against_what_the_graph_suggested() -> None:
     env = Environment(operations={"Log": ["m/prob_1/Log"], "Exp": ["m/prob_1/Exp"]}, optimizer="Adam")
     incident = told(operation("Exp", operand(0.0, 99.0), output=INFINITE), sudden(), NAN_STEP, env)
-    assert best(incident).cause == "exp_overflow"
-    (other,) = [cause for cause in incident.causes if cause.cause == "log_of_zero"]
-    assert other.confidence <= 0.2
-    assert "first goes wrong in `Exp`" in other.against[-1]
+    assert [cause.cause for cause in incident.causes] == ["exp_overflow"]
 
 
 def test_values_that_were_counted_are_not_doubted() -> None:
@@ -324,7 +321,7 @@ def test_the_ways_of_a_backward_operation_are_told() -> None:
 def test_samples_and_the_bundle_are_what_to_look_at_next() -> None:
     report = operation("Log", ZERO, samples=[3, 7], n_bad_samples=2, bundle="/runs/step-200")
     steps = told(report, sudden(), NAN_STEP).next
-    assert "Look at these samples of the batch of step 200, counted from 0: 3, 7." in steps
+    assert "In the batch of step 200, the sample indices 3, 7 (from 0) are bad." in steps
     assert any(step.endswith("trainvitals replay /runs/step-200") for step in steps)
 
 

@@ -18,9 +18,9 @@ from traces import (
 )
 from trainvitals.wire import Environment, Event, Hello, Layer
 from trainvitals_server.batch import Batch
-from trainvitals_server.case import Guess
+from trainvitals_server.case import Context, Guess
 from trainvitals_server.catalogue import CATALOGUE
-from trainvitals_server.causes import with_texts
+from trainvitals_server.causes import open_case, with_texts
 from trainvitals_server.fold import RunFold, scan
 from trainvitals_server.incident import Incident
 from trainvitals_server.suspects import LOSS, suspects_of
@@ -162,7 +162,7 @@ def test_verdicts_name_the_step_and_the_numbers() -> None:
 
 @pytest.mark.parametrize("cause", CATALOGUE)
 def test_every_cause_has_a_fix_and_code_that_compiles(cause: str) -> None:
-    told = with_texts(Guess(cause, 0.5))
+    told = with_texts(open_case(loud(gradual()), Context()), Guess(cause, 0.5))
     assert told.fix.endswith(".")
     compile(told.snippet, cause, "exec")
     assert told.snippet

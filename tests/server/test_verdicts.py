@@ -9,7 +9,7 @@ import numpy as np
 from traces import batch_of, fast, gradual, learning
 from trainvitals_server.fold import scan
 
-RANGE = re.compile(r"float32 ends between step (\d+) and step (\d+)\.")
+RANGE = re.compile(r"overflows float32 between step (\d+) and step (\d+)\.")
 
 
 def verdict_after(rows: int) -> str:
@@ -33,7 +33,7 @@ def test_later_forecasts_replace_earlier_ones_and_are_narrower() -> None:
 
 def test_once_it_is_not_finite_no_forecast_is_told() -> None:
     (incident,) = scan([gradual()])
-    assert "float32 ends" not in incident.verdict
+    assert "overflows float32" not in incident.verdict
     assert (
         f"at step {incident.detected_step}, not finite at step {incident.nonfinite_step}" in incident.verdict
     )
@@ -44,7 +44,7 @@ def test_what_came_back_has_no_end() -> None:
     loss[300:340] += 0.3 * np.exp(0.15 * np.arange(40))
     (incident,) = [item for item in scan([batch_of({"loss": loss})]) if item.severity == "critical"]
     assert incident.state == "withdrawn"
-    assert "float32 ends" not in incident.verdict
+    assert "overflows float32" not in incident.verdict
 
 
 def test_a_forecast_without_an_upper_end_says_when_at_the_earliest() -> None:
@@ -53,6 +53,7 @@ def test_a_forecast_without_an_upper_end_says_when_at_the_earliest() -> None:
         for seed in range(20)
         for rows in range(303, 310)
         for item in scan([fast(seed).slice(0, rows)])
-        if "float32 ends" in item.verdict and not RANGE.search(item.verdict)
+        if "overflows float32" in item.verdict and not RANGE.search(item.verdict)
     ]
-    assert all(re.search(r"ends at (about )?step \d+(, not before step \d+)?\.", text) for text in open_ended)
+    when = re.compile(r"float32 at (about )?step \d+(, not before step \d+)?\.")
+    assert all(when.search(text) for text in open_ended)

@@ -87,7 +87,7 @@ class DeadFold(msgspec.Struct):
         place = by_last if self.pulses[by_last].live_rows else news[-1]
         pulse, name = self.pulses[place], block.names[place]
         names = [block.names[place] for place in news]
-        rows = f"exactly 0 in the {pulse.zeros} logged steps since step {since}"
+        rows = f"exactly 0 in all {pulse.zeros} steps it was measured in since step {since}"
         many = "" if len(names) == 1 else f", and so is that of {_list([n for n in names if n != name])}"
         evidence = [Evidence(text=f"the gradient of {name} is {rows}{many}", series="layer_grad_norm",
                              step=since, value=0.0, layer=name)]  # fmt: skip

@@ -14,6 +14,7 @@ from statistics import fmean
 
 CLEAR_GAIN = 1.5  # a rate that grows by less may be noise
 MAX_GAIN = 10.0
+FORECAST = "if it goes on like this"  # how its words begin
 LIMIT_LOG10 = 38.53  # float32 ends here
 HALF_LIMIT_LOG10 = 4.816  # and float16 here
 FAR_ROWS = 200  # beyond it a forecast says nothing

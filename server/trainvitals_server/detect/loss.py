@@ -17,7 +17,13 @@ import numpy as np
 
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.excursion import LEAVE_HEIGHT, LOST_HEIGHT, Excursion, rows_needed
-from trainvitals_server.detect.forecast import HALF_LIMIT_LOG10, LIMIT_LOG10, rows_to_limit, steps_to_limit
+from trainvitals_server.detect.forecast import (
+    FORECAST,
+    HALF_LIMIT_LOG10,
+    LIMIT_LOG10,
+    rows_to_limit,
+    steps_to_limit,
+)
 from trainvitals_server.detect.recurrence import Recurrence, counted
 from trainvitals_server.detect.rows import Flags, Row
 from trainvitals_server.detect.stats import LossBand
@@ -127,7 +133,10 @@ class LossFold(msgspec.Struct):
                      series="loss", step=self.last_step, value=self.last_value),
         )  # fmt: skip
         evidence = Evidence(
-            text=f"the loss is {_spell(row.value)}", series="loss", step=row.step, value=row.value
+            text=f"the loss is {_spell(row.value)} at step {row.step}",
+            series="loss",
+            step=row.step,
+            value=row.value,
         )
         findings.append(
             Finding(
@@ -319,7 +328,7 @@ class LossFold(msgspec.Struct):
         for name, limit in formats.items():
             ahead = steps_to_limit(out.steps, rises, limit)
             if ahead is not None and ahead.low <= FAR_AHEAD * (row.step - out.onset_step + 1):
-                text = f"if it goes on like this, {name} ends {ahead.text}; it may turn NaN before"
+                text = f"{FORECAST}, the loss overflows {name} {ahead.text}; it may turn NaN before"
                 told.append(Evidence(text=text, series="loss", step=row.step, value=row.value))
                 facts |= {f"steps_to_{name}_end": ahead.likely, f"steps_to_{name}_end_low": ahead.low,
                           f"steps_to_{name}_end_high": ahead.high}  # fmt: skip

@@ -78,8 +78,9 @@ class MisuseFold(msgspec.Struct):
         if not ORDINARY[0] * size <= norm * scale <= ORDINARY[1] * size:
             return []
         text = (
-            f"the unscaled gradient norm is {norm:.3g} from the first step on, at a loss of {size:.3g}; "
-            f"times the loss scale of {scale:g} it would be an ordinary {norm * scale:.3g}"
+            f"the gradient norm, divided by the loss scale as `apply` does, is {norm:.3g} from the first "
+            f"step on, at a loss of {size:.3g}; times the scale of {scale:g} it is {norm * scale:.3g}, about "
+            "as large as in most models at their start"
         )
         still = f"the loss has not moved in {len(self.losses)} steps"
         return [

@@ -154,7 +154,7 @@ def _guessed_classes(at: Past, slack: float) -> int | None:
 def _plateau(block: Block, window: list[Past], start: float, told: Past, classes: int | None) -> Finding:
     rows = len(window) * LOSS_BLOCK
     norms = [past.norm for past in window if past.norm is not None]
-    text = f"the loss has stayed at {told.level:.4g} for {rows} steps; the run began at {start:.4g}"
+    text = f"the median loss is {told.level:.3g} over {rows} logged steps; the run began at {start:.3g}"
     guess = () if classes is None else (
         Evidence(text=f"that is what guessing among {classes} classes costs (ln {classes} = "
                  f"{math.log(classes):.4g})", series="loss", step=block.last_step, value=told.level),

@@ -94,6 +94,7 @@ class RunawayFold(msgspec.Struct):
         text = f"the loss is {block.values[-1]:.4g} at step {block.last_step}; its size at the start was "
         facts: Flags = {
             "loss": block.values[-1], "size": size, "impossible": self.cannot_be_negative,
+            "level": self.levels[-1], "block": BLOCK,
             "runaway_rows": BLOCK * len(self.levels),
         }  # fmt: skip
         return Finding(
@@ -101,6 +102,6 @@ class RunawayFold(msgspec.Struct):
             detected_step=block.last_step, facts=facts,
             evidence=(Evidence(text=f"{text}{size:.4g}", series="loss", step=block.last_step,
                                value=block.values[-1]),
-                      Evidence(text=f"its level in groups of {BLOCK} steps: {story}", series="loss",
+                      Evidence(text=f"its median in groups of {BLOCK} steps: {story}", series="loss",
                                step=self.first_step)),
         )  # fmt: skip

@@ -122,7 +122,8 @@ def test_the_unit_of_loss_and_gradients_does_not_matter(kind: str, factor: float
 def test_two_layers_dead_at_once_are_one_incident_that_names_both() -> None:
     incident = the_one(dead())
     assert incident.onset_step == 250
-    assert incident.verdict.startswith("Layer d1 and 1 more get no gradient at all since step 250")
+    assert incident.verdict.startswith("Layer d1 gets no gradient at all since step 250")
+    assert "d0, further from the loss, gets none either" in incident.verdict
     assert "and so is that of d0" in incident.why[0]
     assert incident.causes[0].cause == "dead_relu"
     assert any("activations would prove it" in line for line in incident.causes[0].against)

@@ -99,7 +99,7 @@ def test_each_is_told_in_words_with_a_cause_and_its_fix(name: str) -> None:
     assert "?" not in incident.verdict
     assert str(incident.onset_step) in incident.verdict
     assert incident.causes[0].cause in CATALOGUE
-    assert incident.next[0] == CATALOGUE[incident.causes[0].cause].fix
+    assert incident.causes[0].fix in " ".join(incident.next[:2])
     assert incident.why
 
 
