@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from training import Array, batch, small_model
+from training import Array, batch, reporting, small_model
 from trainvitals.probe import batches, compiled
 from trainvitals.probe.batches import Batches
-from trainvitals.probe.capture import Captured
+from trainvitals.probe.capture import Capture, Captured
 from trainvitals.probe.keras3 import Probe
 from trainvitals.probe.template import Template
 from trainvitals.probe.types import Value
@@ -202,3 +202,22 @@ def test_a_batch_of_any_make_is_taken_apart_and_put_together() -> None:
     assert joined[0]["r"].to_list() == [[1.0, 2.0], [3.0]]
     np.testing.assert_array_equal(tf.sparse.to_dense(joined[2][0]), [[1.0, 0.0]])
     assert (joined[1], joined[2][1]) == (None, 5)
+
+
+@pytest.mark.parametrize("name", ["note_start", "store"])
+def test_what_cannot_be_captured_is_measured_and_trained_all_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Capture, name, fails)
+    model = small_model()
+    model.compile("sgd", "mse")
+    reporter, sent = reporting()
+    x, y = batch(24)
+    y[10] = np.nan
+    model.fit(x, y, batch_size=SIZE, shuffle=False, verbose=0, callbacks=[reporter])
+    assert sent.steps == [0, 1, 2]
+    assert sent.series("grad_nonfinite")[1] > 0
+    assert "cannot keep a failing step" in caplog.text

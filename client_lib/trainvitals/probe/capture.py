@@ -8,6 +8,9 @@ since `arm` is kept, whatever its shapes are. No queue works within XLA: there `
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -16,6 +19,8 @@ import tensorflow as tf
 from trainvitals.probe.optimizers import optimizers_of
 from trainvitals.probe.template import Template
 from trainvitals.probe.types import Model, Tensor, Value
+
+_log = logging.getLogger("trainvitals")
 
 OFF, ARMED, ARMED_FOR_SKIPS = 0, 1, 2  # the last also takes what a loss scaler skips
 WeightsFrom = Literal["before_step", "mostly_before_step", "after_step"]
@@ -242,6 +247,15 @@ def _dtype(variable: Value) -> Any:  # noqa: ANN401 - TensorFlow has no types
 
 def _is_large(variable: Value) -> bool:
     return len(variable.shape) > 0
+
+
+@contextmanager
+def unharmed() -> Iterator[None]:
+    """Keep a failure to capture out of the measurement and of the training: one line in the log."""
+    try:
+        yield
+    except Exception:  # an odd batch or variable of the user's may raise anything
+        _log.warning("trainvitals cannot keep a failing step of this training", exc_info=True)
 
 
 def signs(loss: Tensor | None, has_bad_gradient: Tensor, scaling: str) -> tuple[Tensor, Tensor]:

@@ -29,11 +29,13 @@ from trainvitals.probe.capture import (
     current,
     moving_of,
     state_of,
+    unharmed,
 )
 from trainvitals.probe.taps import attribute
 from trainvitals.probe.types import Model, Tensor, Value
 
 MEMORY_SHARE = 0.05  # of the device: what the spares may take
+SMALL_DEVICE_BYTES = 4 << 30  # where nobody tells
 NOTHING = -1  # no step is kept
 
 
@@ -186,7 +188,8 @@ def fed(model: Model, capture: Recorder | None) -> Iterator[None]:
 
     def converting(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def one_step(data: Value) -> Value:
-            capture.remember(data)
+            with unharmed():
+                capture.remember(data)
             return step(data)
 
         return convert(one_step)  # type: ignore[no-any-return]
@@ -198,15 +201,16 @@ def fed(model: Model, capture: Recorder | None) -> Iterator[None]:
 def device_memory() -> int:
     """Return how many bytes the device has on which a model is trained."""
     if tf.config.list_logical_devices("GPU"):
-        from tensorflow.python.client import device_lib  # no public function tells
+        try:
+            from tensorflow.python.client import device_lib  # no public function tells
 
-        return int(
-            min(one.memory_limit for one in device_lib.list_local_devices() if one.device_type == "GPU")
-        )
+            return min(int(one.memory_limit) for one in device_lib.list_local_devices() if "GPU" in one.name)
+        except (ImportError, AttributeError, ValueError):
+            return SMALL_DEVICE_BYTES
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # no such name on this system
-        return 4 << 30
+        return SMALL_DEVICE_BYTES
 
 
 def size_of(variables: Sequence[Any]) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainvitals.probe import measure
-from trainvitals.probe.capture import WHOLE, Part, Recorder, inside, is_reached, signs
+from trainvitals.probe.capture import WHOLE, Part, Recorder, inside, is_reached, signs, unharmed
 from trainvitals.probe.operations import OWN_SCOPE, risky_operations
 from trainvitals.probe.optimizers import learning_rate_of, loss_scale_of, optimizer_step_of, scaling_of
 from trainvitals.probe.parts import parts_of
@@ -105,7 +105,7 @@ class StepTrace:
     def hold(self) -> None:
         """Hold what the capture needs of the step's start; to be called before it runs."""
         if self.capture is not None:
-            with tf.name_scope(OWN_SCOPE):
+            with unharmed(), tf.name_scope(OWN_SCOPE):
                 self.start = self.capture.note_start(self.data)
 
     def known_loss(self) -> Tensor | None:
@@ -219,9 +219,9 @@ class StepTrace:
             return lambda step, has_bad_gradient, part: None
 
         def keep(step: Tensor, has_bad_gradient: Tensor, part: slice) -> None:
-            capture.store(
-                self.start, step, *signs(loss, has_bad_gradient, block.scaling), _part_of(block, part)
-            )
+            with unharmed():
+                bad = signs(loss, has_bad_gradient, block.scaling)
+                capture.store(self.start, step, *bad, _part_of(block, part))
 
         return keep
 
