@@ -17,7 +17,7 @@ LEAST = 0.5
 OPPOSED = {
     "optimizer_epsilon": {"learning_rate_too_high", "no_gradient_clipping"},
     "learning_rate_too_low": {"learning_rate_too_high", "constant_output", "dead_relu"},
-    "learning_rate_too_high": {"learning_rate_too_low"},
+    "learning_rate_too_high": {"learning_rate_too_low", "optimizer_epsilon"},
     "constant_output": {"learning_rate_too_low"},
     "float16_variables": {"initialisation"},
 }
