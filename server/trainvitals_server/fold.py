@@ -74,6 +74,8 @@ class Detectors(msgspec.Struct):
         """Take what the environment says and rows do not."""
         policy = environment.dtype_policy
         self.overflow.loss_scaling |= environment.loss_scaling
+        if environment.optimizer:
+            self.overflow.has_scaler = environment.loss_scaling
         self.silent.is_half |= "float16" in policy and "bfloat16" not in policy
         self.runaway.know_loss(environment.loss)
 

@@ -57,6 +57,7 @@ class OverflowFold(msgspec.Struct):
     """Folds the rows whose gradients or weights are not finite; all others only count."""
 
     loss_scaling: bool = False
+    has_scaler: bool | None = None  # as the run says; without one, somebody else skips updates
     clean_rows: int = 0
     settled: bool = False
     streak: int = 0
@@ -132,7 +133,8 @@ class OverflowFold(msgspec.Struct):
             if scale > self.scale or not self.sink.highest:
                 self.sink = Sink(highest=scale)
             self.scale = scale
-        self.loss_scaling = self.loss_scaling or (isinstance(skipped, float) and skipped > 0)
+        if self.has_scaler is not False and isinstance(skipped, float):
+            self.loss_scaling = self.loss_scaling or skipped > 0
 
     def _bad(self, step: int, flags: Flags, findings: list[Finding]) -> None:
         self.clean_rows = 0
