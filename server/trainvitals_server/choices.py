@@ -21,20 +21,17 @@ OPPOSED = {
     "constant_output": {"learning_rate_too_low"},
     "float16_variables": {"initialisation"},
 }
-# The test that separates two explanations: {first} and {step} are filled in.
+# The test that separates two explanations: {before} and {step} are filled in.
 TESTS = {
-    ("learning_rate_too_high", "data_outlier"): "Two candidates. Look at the batches of steps {before} and "
-    "{step}: if their inputs or targets are unlike those of other batches, it is the data: drop or repair "
+    ("learning_rate_too_high", "data_outlier"): "How to tell: look at the batches of steps {before} and "
+    "{step}. If their inputs or targets are unlike those of other batches, it is the data: drop or repair "
     "them, or use the Huber loss. If they look like the others, it is the learning rate.",
-    ("loss_scale_not_applied", "gradients_unscaled_twice"): "Two candidates. Does your loop call "
+    ("loss_scale_not_applied", "gradients_unscaled_twice"): "How to tell: does your loop call "
     "`optimizer.scale_loss(loss)`? If not, that call is missing. If it does, look for a division by the "
     "scale before `apply` and take it out: `apply` divides by it itself.",
-    ("bad_label", "bad_sample_weight"): "Two candidates. If all labels are in range, look at the sample "
+    ("bad_label", "bad_sample_weight"): "How to tell: if all labels are in range, look at the sample "
     "weights and class weights (none may be negative), then at the terms of `add_loss`.",
-    (
-        "dead_relu",
-        "saturated_activation",
-    ): "Two candidates. If this layer's activation is a ReLU, its units are "
+    ("dead_relu", "saturated_activation"): "How to tell: if this layer's activation is a ReLU, its units are "
     "dead; if it is a sigmoid or tanh, it is saturated: normalise its inputs, or start from smaller weights.",
 }
 
@@ -58,7 +55,7 @@ def near_tie(guesses: Sequence[Guess]) -> Guess | None:
 
 def how_to_tell(case: Case, guesses: Sequence[Guess]) -> str:
     """Return the test that tells the first explanation from the next, where both are likely; "" if none."""
-    if not guesses or guesses[0].confidence >= SURE:
+    if not guesses or guesses[0].confidence >= SURE or case.incident.severity == "info":
         return ""
     best = guesses[0]
     for other in guesses[1:]:

@@ -108,8 +108,17 @@ def _observed(case: Case) -> list[str]:
     gone = {
         item.text for finding in incident.findings if finding.phase == "resolve" for item in finding.evidence
     }
-    texts = [item.text for item in incident.evidence if not item.text.startswith(FORECAST)]
+    texts = [_of_all(case, item.text) for item in incident.evidence if not item.text.startswith(FORECAST)]
     return [text for text in texts if incident.state != "open" or text not in gone] + _of_float16(case)
+
+
+def _of_all(case: Case, text: str) -> str:
+    """Return the evidence; a count of gradient elements with how many there are, where layers tell that."""
+    total = sum(layer.parameters for layer in case.context.layers if layer.trainable)
+    count, found, _ = text.partition(" gradient elements are not finite")
+    if not (found and count.isdigit() and int(count) <= total):
+        return text
+    return f"all {text}" if int(count) == total else f"{count} of {total}{text[len(count) :]}"
 
 
 def _of_float16(case: Case) -> list[str]:
@@ -155,9 +164,9 @@ def _about_layers(case: Case, layers: list[str], layer: str | None) -> list[str]
 def _next(case: Case, guesses: list[Guess], weights: Weights) -> list[str]:
     if not guesses:
         return ["Nothing: this is how a loss scaler finds its scale."]
-    test = how_to_tell(case, guesses)
+    test, fix = how_to_tell(case, guesses), fix_of(case, guesses[0])
     lines = [
-        *([test, f"For the first: {fix_of(case, guesses[0])}"] if test else [fix_of(case, guesses[0])]),
+        *([test, f"Likelier: {_short(case, guesses[0])}. {fix}"] if test else [fix]),
         *(autopsy_steps(case.first_bad) if case.first_bad and not case.is_growing else []),
     ]
     if guesses[0].cause == "loss_scale_floor":
@@ -173,8 +182,12 @@ def _next(case: Case, guesses: list[Guess], weights: Weights) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
+def _short(case: Case, guess: Guess) -> str:
+    return title_of(case, guess).partition(": ")[0]
+
+
 def _stop(case: Case) -> str:
-    if case.incident.state != "open":
+    if case.incident.state != "open" or case.incident.severity != "critical":
         return ""
     if case.is_growing and case.incident.nonfinite_step is None:
         return "Stop the run, unless the loss comes back very soon. "

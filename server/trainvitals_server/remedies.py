@@ -88,7 +88,7 @@ def _epsilon(case: Case) -> str:
         if epsilon < DEFAULT_EPSILON
         else f"Raise epsilon from {epsilon:g} to 1e-4."
     )
-    reason = f"{size} an epsilon of that size does not hold the step back." if size else ""
+    reason = f"{size} at that size the default is hardly enough." if size else ""
     return (
         f"{first}{reason} Or stop once the loss is this low. Clipping does not help: the optimizer divides "
         "the clipped gradients by their size just the same."
@@ -144,9 +144,7 @@ def _root(case: Case) -> str:
     if report is None or not report.inputs:
         return ""
     half = report.inputs[0].dtype == "float16"
-    constant = (
-        "1e-6 (in float16; 1e-12 is 0 there)" if half else "1e-12 (in float32; in float16 that is 0: 1e-6)"
-    )
+    constant = "1e-6, as 1e-12 is 0 in float16," if half else "1e-12 (in float16 1e-6, as 1e-12 is 0 there)"
     return (
         f"Add {constant} under the root: the value hardly changes, and the gradient becomes finite. It "
         "happens where a distance or a norm is exactly 0: pairs of equal samples, vectors of zeros."

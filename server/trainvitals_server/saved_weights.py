@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from trainvitals_server.case import Case, Guess
+from trainvitals_server.case import SURE, Case, Guess
 from trainvitals_server.finding import Finding
 from trainvitals_server.incident import Weights
 
@@ -63,7 +63,7 @@ def weights_line(case: Case, best: Guess | None, weights: Weights) -> str:
         if case.scaler:
             return "The weights are still good, but only until the scale is 0: save them now."
         return GOOD.get(incident.kind) or _spared(case)
-    if incident.kind == "plateau" and best is not None and best.cause == "learning_rate_too_low":
+    if incident.kind == "plateau" and _is_too_low(best):
         return "Nothing is damaged: the weights are about the initial ones."
     if incident.kind == "dead_units":
         return _with_a_dead_layer(case)
@@ -72,6 +72,10 @@ def weights_line(case: Case, best: Guess | None, weights: Weights) -> str:
     unknown = "Weights saved before step {onset} are good; whether later ones are finite is not known: look "
     text = FINITE.get(incident.kind, unknown + "at them with `np.isfinite` before you use them.")
     return text.format(onset=incident.onset_step)
+
+
+def _is_too_low(best: Guess | None) -> bool:
+    return best is not None and best.cause == "learning_rate_too_low" and best.confidence >= SURE
 
 
 def restart_line(weights: Weights) -> str:
@@ -87,13 +91,15 @@ def restart_line(weights: Weights) -> str:
 
 def _lost(case: Case, weights: Weights) -> str:
     since, previous = weights.bad_since or 0, case.facts.get("previous_step")
-    what = "come from the divergence" if case.is_growing else "are unusable"
-    if case.is_growing or not since:
-        rest = "; earlier ones are good" if since else ""
+    what = "are unusable"
+    if case.incident.kind == "exploding_gradient":
+        what, rest = "come from exploding gradients", "; those from before are good"
+    elif case.is_growing:
+        what, rest = "come from the divergence", "; those from before the loss left its usual range are good"
     else:
         is_sparse = isinstance(previous, int | float) and previous < since - 1
         good = int(previous or 0) if is_sparse else since  # what lies between two rows is not known
-        rest = f"; those saved before step {good} are good"
+        rest = f"; those saved before step {good} are good" if good else ""
     return f"Weights saved from step {since} on {what}{rest}."
 
 

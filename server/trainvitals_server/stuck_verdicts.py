@@ -13,9 +13,9 @@ def _plateau(case: Case) -> str:
     if classes:
         text = f"The loss does not fall: it has stayed at {_number(case, 'level')} since step {_onset(case)}"
         return f"{text}, exactly what guessing among {classes} classes costs."
-    around = (
-        f"{level:.3g} ± {noise:.2g}" if isinstance(level, float) and isinstance(noise, float) else "one level"
-    )
+    around = _number(case, "level", 3)
+    if isinstance(level, float) and isinstance(noise, float) and noise > 0:
+        around = f"{level:.3g} ± {noise:.2g}"
     return (
         f"The loss does not fall: it stays around {around} since step {_onset(case)}, {rows} logged steps, "
         f"no better than where it began (around {_number(case, 'start', 3)})."

@@ -35,9 +35,16 @@ ENVIRONMENTS = {
     "loop": Environment(optimizer="SGD"),
     "unknown": Environment(),
 }
+
+
+def in_an_odd_run(pattern: str) -> Callable[[int], Batch]:
+    """Return what makes a failure inside of a healthy run that only looks odd."""
+    return lambda seed: failing(pattern, seed).batch
+
+
 MAKERS: dict[str, Callable[[int], Batch]] = {
     **FAILING,
-    **{f"in_an_odd_run:{name}": lambda seed, name=name: failing(name, seed).batch for name in PATTERNS},
+    **{f"in_an_odd_run:{name}": in_an_odd_run(name) for name in PATTERNS},
     **{name: maker for name, (_, maker) in STUCK.items()},
     **FAILING_LAYERS,
     **{maker.__name__: maker for maker in (not_applied, unscaled_twice, forgets)},
@@ -78,7 +85,8 @@ def test_what_lost_its_weights_is_never_over(environment: str) -> None:
     assert lost
     for incident in lost:
         assert incident.state == "open"
-        assert any(line.startswith("Stop the run") for line in incident.next)
+        stops = any(line.startswith("Stop the run") for line in incident.next)
+        assert stops is (incident.severity == "critical")
         assert any("tart again" in line or "Restart from" in line for line in incident.next)
         assert "passed" not in incident.verdict
 
@@ -114,9 +122,8 @@ def test_weights_that_are_good_need_no_restart_and_bad_ones_are_not_praised(envi
 
 def test_a_proven_cause_stands_without_guesses(environment: str) -> None:
     for incident in incidents(environment):
-        first, *others = incident.causes or [None]
-        if first is not None and first.confidence >= 0.9:
-            assert all(cause is not None and cause.confidence >= 0.8 for cause in others)
+        confidences = [cause.confidence for cause in incident.causes]
+        assert not confidences or confidences[0] < 0.9 or min(confidences) >= 0.8
 
 
 def test_sentences_are_whole(environment: str) -> None:
