@@ -103,10 +103,16 @@ def _lost(case: Case, weights: Weights) -> str:
     return f"Weights saved from step {since} on {what}{rest}."
 
 
+def _has_scaler(case: Case) -> bool:
+    environment = case.context.environment
+    return environment.loss_scaling or not environment.optimizer  # a log that names none has a scaler
+
+
 def _spared(case: Case) -> str:
     incident = case.incident
     if _was_skipped(case):
-        return "The weights are good: the loss scaler kept what was not finite out of them."
+        who = "the loss scaler" if _has_scaler(case) else "the reporter"
+        return f"The weights are good: {who} kept what was not finite out of them."
     end = next((item for item in reversed(incident.findings) if item.phase in ("resolve", "withdraw")), None)
     rows = case.facts.get("excursion_rows")
     if end is not None and incident.kind not in APPLYING and (rows is None or rows != 0):

@@ -51,6 +51,12 @@ def test_what_the_scaler_kept_out_has_passed_and_can_come_back() -> None:
     assert incident.why[-1] == "The weights are good: the loss scaler kept what was not finite out of them."
 
 
+def test_where_there_is_no_scaler_the_reporter_kept_it_out() -> None:
+    incident = the_loud(one_bad_batch(), Environment(loss="mse", optimizer="Adam"))
+    assert incident.weights.usable is True
+    assert incident.why[-1] == "The weights are good: the reporter kept what was not finite out of them."
+
+
 def test_a_divergence_may_have_begun_with_the_update_before_its_first_loss() -> None:
     incident = the_loud(gradual())
     assert incident.weights.bad_since == incident.onset_step - 1

@@ -138,6 +138,8 @@ class Autopsy:
     def _bundle(self, scene: Scene, report: Report) -> str:
         if scene.model is None:  # a loop's function cannot be found again in another process
             return ""
+        if report.found == "weight":  # what went wrong did so in an earlier step: this one tells nothing
+            return ""
         try:
             folder = bundle.write(scene, report, self._session.spool_dir, self._session.identity.run_id)
         except (OSError, TypeError, ValueError) as error:

@@ -113,6 +113,7 @@ class Show:
             "CUDA_VISIBLE_DEVICES": "-1",  # the programs are tuned for a CPU, and two of them run at once
             **os.environ,
             "TRAINVITALS_URL": self._url,
+            "TRAINVITALS_SPOOL": str(self._scratch / "spool"),  # among the user's own it would displace some
         }
         process = subprocess.Popen(
             command + ["--fixed"] * is_fixed,
