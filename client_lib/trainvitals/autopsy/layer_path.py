@@ -23,10 +23,15 @@ class LayerPaths:
         self._root = model if model is not None else _common_root(chains)
 
     def of_chain(self, chain: tuple[Value, ...]) -> str:
-        """Return the path of the innermost of nested layers; empty outside of all."""
-        inner = chain[1:] if chain and chain[0] is self._root else chain
-        if not inner:
+        """Return the path of the innermost of nested layers; empty outside of all.
+
+        What runs in the `call` of the model itself, and in no layer of it, is the model's.
+        """
+        if not chain:
             return ""
+        inner = chain[1:] if chain[0] is self._root else chain
+        if not inner:
+            return str(chain[0].name)
         for variable in getattr(inner[-1], "_trainable_variables", ()):
             if (name := self._of_variable.get(id(variable))) is not None:
                 return name

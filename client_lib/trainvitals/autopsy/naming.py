@@ -113,7 +113,7 @@ class Namer:
             found="operation",
             operation=operation.kind,
             gradient_of="" if forward is None else forward.kind,
-            is_unselected=is_unselected(recording, operation),
+            is_unselected=attempt.stage == "gradient" and is_unselected(recording, operation),
             computed_from=self._computed_from(recording, forward or operation),
             direction="update" if is_update else place.direction,
         )

@@ -127,7 +127,9 @@ def line_of(recording: Recording, operation: Operation) -> Line | None:
 
 
 def is_unselected(recording: Recording, origin: Operation) -> bool:
-    """Tell whether a `where` dropped on the way forward what this gradient is of."""
+    """Tell whether a `where` dropped on the way forward what this gradient is of, or this result."""
+    if origin.place.direction == "forward":
+        return _is_dropped(recording, origin)
     forward = forward_of(recording, origin)
     if forward is None or not (forward.badness != FINITE or _meets_zero(recording.operations, origin)):
         return False
@@ -139,6 +141,21 @@ def is_unselected(recording: Recording, origin: Operation) -> bool:
             if operation.kind in _SELECTING:
                 return bool(reached.intersection(operation.inputs[1:]))
             reached.update(operation.outputs)
+    return False
+
+
+def _is_dropped(recording: Recording, origin: Operation) -> bool:
+    """Tell whether what an operation of the forward pass spoilt ends where a `where` takes the other side."""
+    spoilt = set(origin.outputs)
+    for operation in recording.operations[origin.number + 1 :]:
+        if operation.place.direction == "backward":
+            return False
+        if not spoilt.intersection(operation.inputs):
+            continue
+        if operation.badness != FINITE:
+            spoilt.update(operation.outputs)
+        elif operation.kind in _SELECTING:
+            return True
     return False
 
 

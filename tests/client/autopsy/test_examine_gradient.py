@@ -81,6 +81,31 @@ def test_an_infinity_that_vanishes_without_a_where_is_not_blamed_on_one() -> Non
     assert report.samples == (1,)
 
 
+def test_a_result_that_a_where_left_out_and_the_gradient_met_all_the_same() -> None:
+    model = before(lambda x: ops.where(x < 9, ops.log1p(ops.exp(x)), x), "own_softplus")  # softplus
+    model.layers[0].kernel.assign(np.ones((4, 3)))
+    x = numbers(6, 4)
+    x[4] = 50
+    report = report_of(model, x, numbers(6, 1))
+    assert said(report) == ("operation", "Exp", "", "forward", "own_softplus", line_of("softplus"))
+    assert report.is_unselected
+    assert report.samples == (4,)
+
+
+def test_a_result_that_another_operation_swallowed_is_not_blamed_on_a_where() -> None:
+    def call(x: Value) -> Value:
+        small = ops.exp(-ops.exp(x))  # swallowed
+        return ops.where(x < 9, small + 1, x)
+
+    model = before(call, "swallowing")
+    model.layers[0].kernel.assign(np.ones((4, 3)))
+    x = numbers(6, 4)
+    x[4] = 50
+    report = report_of(model, x, numbers(6, 1))
+    assert said(report) == ("operation", "Exp", "", "forward", "swallowing", line_of("swallowed"))
+    assert not report.is_unselected
+
+
 def test_a_maximum_that_left_the_element_out_is_not_called_a_where() -> None:
     model = before(lambda x: ops.maximum(-5.0, ops.log(ops.relu(x))), "floored")  # floored
     model.layers[0].kernel.assign(np.ones((4, 3)))

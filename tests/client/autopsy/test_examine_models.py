@@ -69,6 +69,26 @@ def test_a_subclassed_model_with_a_step_of_its_own_and_inner_functions() -> None
     assert said(report) == ("operation", "Sqrt", "forward", "body/root", line_of("root"))
 
 
+def test_what_a_model_does_in_its_own_call_is_the_models_and_not_the_losss() -> None:
+    class Net(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(name="net")
+            self.wide = keras.layers.Dense(3, name="wide", use_bias=False)
+            self.head = keras.layers.Dense(1, name="head")
+
+        def call(self, x: Value) -> Value:
+            h = self.wide(x)
+            return self.head(h / ops.norm(h, axis=-1, keepdims=True))  # own call
+
+    x = numbers(6, 4)
+    x[3] = 0
+    model = compiled(Net())
+    model(x)
+    report = report_of(model, x, numbers(6, 1))
+    assert said(report) == ("operation", "RealDiv", "forward", "net", line_of("own call"))
+    assert report.samples == (3,)
+
+
 def test_a_cond_and_a_loop_of_tensorflow_and_of_keras() -> None:
     class Branched(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: Value) -> Value:
