@@ -47,6 +47,8 @@ OF_RANGE = frozenset(
 )
 DATA = ("bad_input", "bad_label")
 CLEAN_BATCH = "run again, the batch and the weights were finite"
+TINY = "the denominator is not 0, but so small that it overflows"
+HIDDEN = "what comes after it, as a limit or a mask, hides it from the loss, but not from the gradient"
 COUNTED = 0.95  # above it the values of the batch were counted
 
 
@@ -84,8 +86,8 @@ def _proven(case: Case, report: FirstBad) -> Iterator[Guess]:
 
 def _forward(case: Case, report: FirstBad) -> Iterator[Guess]:
     kind, operand = report.operation, _operand(report, 0)
-    if report.is_unselected or _was_dropped(case, report):
-        yield Guess("where_gradient", PROVEN if report.is_unselected else LIKELY)
+    if report.is_unselected:
+        yield Guess("where_gradient", PROVEN)
     elif kind in LOGARITHMS:
         yield _logarithm(report, *LOGARITHMS[kind])
     elif kind == "Rsqrt" and _is_negative(report, operand):
@@ -114,11 +116,14 @@ def _backward(case: Case, report: FirstBad) -> Iterator[Guess]:
         yield Guess("sqrt_gradient_at_zero", PROVEN)
     elif kind in ("Pow", "PowGrad") or of == "Pow":
         yield Guess("pow_gradient_at_zero", PROVEN)
-    elif of in DIVISIONS and _is_away_from_zero(_operand(report, DIVISIONS.get(kind, -1))):
-        yield Guess("division_by_zero", LIKELY, ["the denominator is not 0, but so small that it overflows"])
-    elif of in LOGARITHMS or (kind in DIVISIONS and (not of or of in DIVISIONS)):
-        yield Guess("where_gradient", LIKELY, ["its forward operation gave finite numbers"])
-        yield Guess("division_by_zero", OPEN)
+    elif of in LOGARITHMS:
+        yield Guess("log_of_zero", _certainty(_operand(report, DIVISIONS.get(kind, 0))), [HIDDEN])
+        yield Guess("where_gradient", OPEN)
+    elif of in DIVISIONS or (kind in DIVISIONS and not of):
+        denominator = _operand(report, DIVISIONS.get(kind, -1))
+        said = [TINY if _is_away_from_zero(denominator) else HIDDEN]
+        yield Guess("division_by_zero", _certainty(denominator), said if of else [])
+        yield Guess("where_gradient", OPEN)
     elif kind in DIVISIONS and not (
         _is_half(report) and _is_away_from_zero(_operand(report, DIVISIONS[kind]))
     ):
@@ -155,7 +160,7 @@ def _division(report: FirstBad, denominator: Operand | None) -> Iterator[Guess]:
     elif _is_half(report):
         yield Guess("float16_activation_overflow", PROVEN)
     else:
-        yield Guess("division_by_zero", LIKELY, ["the denominator is not 0, but so small that it overflows"])
+        yield Guess("division_by_zero", LIKELY, [TINY])
 
 
 def _class_ids(case: Case, report: FirstBad) -> Iterator[Guess]:
@@ -201,22 +206,9 @@ def _can_overflow(report: FirstBad) -> bool:
     return is_infinite or report.operation.startswith(SUMS)
 
 
-def _was_dropped(case: Case, report: FirstBad) -> bool:
-    """Whether the loss stayed finite although an operation of its own did not: a `where` dropped it.
-
-    A NaN also ends in a `relu`, which takes it for 0: then it is what made the NaN that is to blame.
-    """
-    kind = report.operation
-    is_undefined = kind in LOGARITHMS or kind in DIVISIONS or kind in ROOTS
-    is_gradient = case.incident.kind == "nonfinite_gradient" and not case.is_loss_bad
-    return is_undefined and is_gradient and not _is_nan_of_negative(report)
-
-
-def _is_nan_of_negative(report: FirstBad) -> bool:
-    operand, output = _operand(report, 0), report.output
-    is_nan = output is not None and output.n_nan > 0
-    is_told = operand is not None and operand.min is not None and operand.min < 0
-    return report.operation in ("Sqrt", "Rsqrt", "Log") and is_nan and is_told
+def _certainty(operand: Operand | None) -> float:
+    """How sure it is that a 0 did it: `operand` is what must not be 0, where that is told."""
+    return PROVEN if operand is not None and operand.holds(0.0) else LIKELY
 
 
 def _is_away_from_zero(operand: Operand | None) -> bool:

@@ -131,7 +131,13 @@ BACKWARD = {
     "part of a power's": (backward("Mul", ZERO, POSITIVE, gradient_of="Pow"), "pow_gradient_at_zero"),
     "where": (backward("SelectV2", ZERO, POSITIVE), "where_gradient"),
     "dropped by a where": (backward("Mul", ZERO, gradient_of="Log", is_unselected=True), "where_gradient"),
-    "log's own": (backward("Reciprocal", ZERO, output=INFINITE, gradient_of="Log"), "where_gradient"),
+    "log's own": (backward("Reciprocal", ZERO, output=INFINITE, gradient_of="Log"), "log_of_zero"),
+    "logs of a redacted zero": (backward("Reciprocal", operand(), gradient_of="Log"), "log_of_zero"),
+    "quotient's own": (
+        backward("RealDiv", operand(0.0, 0.1), ZERO, gradient_of="RealDiv"),
+        "division_by_zero",
+    ),
+    "quotient of a gradient of one's own": (backward("RealDiv", POSITIVE, ZERO), "division_by_zero"),
     "arc cosine": (backward("Reciprocal", ZERO, output=INFINITE, gradient_of="Acos"), "infinite_slope"),
     "product of a zero": (backward("RealDiv", ZERO, ZERO, gradient_of="Cumprod"), "infinite_slope"),
     "division by nearly nothing": (
@@ -214,9 +220,12 @@ def test_weights_that_were_bad_before_the_first_step_are_not_the_training_s() ->
     )
 
 
-def test_a_log_whose_result_did_not_reach_the_loss_points_at_a_where() -> None:
-    incident = told(operation("Log", ZERO, output=MINUS), gradient_first(), GRADIENT_STEP)
-    assert best(incident).cause == "where_gradient"
+def test_a_log_of_zero_that_a_limit_hides_from_the_loss_is_not_blamed_on_a_where() -> None:
+    report = backward("Reciprocal", ZERO, output=INFINITE, gradient_of="Log")
+    incident = told(report, gradient_first(), GRADIENT_STEP)
+    assert best(incident).confidence >= 0.9
+    assert "where" not in incident.verdict
+    assert any("hides it from the loss" in text for text in best(incident).supports)
 
 
 @pytest.mark.parametrize("kind", ["Sqrt", "Rsqrt", "Log"])
