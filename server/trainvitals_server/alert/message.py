@@ -80,9 +80,9 @@ def _opening(event: Event, incident: Incident) -> str:
     if incident.state == "withdrawn":
         return "✅ Withdrawn, a false alarm:"
     if event == "incident.resolved":
-        return "✅ Over:"
+        return "✅ Passed:"
     mark = _MARKS[incident.severity]
     if incident.state == "resolved":  # it began and ended between two looks
-        return f"{mark} {incident.severity}, over by now:"
+        return f"{mark} {incident.severity}, passed by now:"
     word = {"incident.escalated": "Now ", "incident.updated": "Still "}.get(event, "")
     return f"{mark} {word}{incident.severity}:"

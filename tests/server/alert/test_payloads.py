@@ -185,10 +185,10 @@ def test_control_characters_do_not_reach_a_chat(form: Format) -> None:
     ("event", "state", "opening"),
     [
         ("incident.opened", "open", "🔴 critical:"),
-        ("incident.opened", "resolved", "🔴 critical, over by now:"),
+        ("incident.opened", "resolved", "🔴 critical, passed by now:"),
         ("incident.escalated", "open", "🔴 Now critical:"),
         ("incident.updated", "open", "🔴 Still critical:"),
-        ("incident.resolved", "resolved", "✅ Over:"),
+        ("incident.resolved", "resolved", "✅ Passed:"),
         ("incident.resolved", "withdrawn", "✅ Withdrawn, a false alarm:"),
     ],
 )
