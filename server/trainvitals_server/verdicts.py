@@ -93,7 +93,7 @@ def _earlier_update(case: Case) -> str:
     if report is None or report.found != "weight":
         return ""
     since = report.step - 1 if report.weights_bad_since is None else report.weights_bad_since
-    return f" The update of step {max(since, 0)} had ruined the weights."
+    return f" The update of step {since} had ruined the weights." if since >= 0 else ""
 
 
 def _divergence(case: Case) -> str:

@@ -64,4 +64,4 @@ def test_weights_that_were_bad_before_name_the_update_that_made_them_so() -> Non
 
 def test_weights_that_were_bad_before_any_update_blame_none() -> None:
     (text,) = autopsy_lines(FirstBad(step=0, found="weight"))
-    assert text == "The weights were NaN or infinite before step 0: before any update."
+    assert text == "The weights were NaN or infinite before step 0: no update had been made."
