@@ -36,10 +36,23 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         bundle = bundles.read(args.bundle)
+    except OSError as error:
+        return _refused(args.bundle, str(error))
+    except Exception as error:  # of a damaged file: of the archive, of JSON, of what does not fit together
+        return _refused(args.bundle, f"it is no whole bundle ({_first_line(error)})")
+    try:
         with contextlib.redirect_stdout(sys.stderr):  # what the user's program prints is no report
             report = examine(scene_of(bundle, args.script))
     except (OSError, ValueError, KeyError, NoModel) as error:
-        sys.stderr.write(f"cannot replay {args.bundle}: {error}\n")
-        return 2
+        return _refused(args.bundle, str(error))
     sys.stdout.write(json.dumps(report.to_data()) + "\n" if args.json else line_of(report) + "\n")
     return 0
+
+
+def _refused(folder: Path, why: str) -> int:
+    sys.stderr.write(f"cannot replay {folder}: {why}\n")
+    return 2
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

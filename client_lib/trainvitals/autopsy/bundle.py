@@ -160,7 +160,7 @@ def _save(path: Path, arrays: Arrays) -> None:
 
 
 def _arrays(path: Path) -> list[Any]:
-    with np.load(path, allow_pickle=False) as found:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
         return [found[f"a{place}"] for place in range(len(found.files))]
 
 
