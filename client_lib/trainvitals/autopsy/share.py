@@ -52,5 +52,5 @@ def _plain(values: np.ndarray[Any, Any]) -> list[Any]:
     if values.dtype.kind in "OSU":
         return [str(value)[:100] for value in values[:64]]
     if values.dtype.kind not in "biuf":  # bfloat16 and its like
-        values = values.astype(np.float64)
+        values = np.real(values).astype(np.float64)
     return values.tolist()  # type: ignore[no-any-return]

@@ -132,7 +132,8 @@ class Autopsy:
             weights_from=scene.weights_from,
             notes=(PUT_OFF,),
         )
-        again = _again(self._bundle(scene, report))
+        folder = self._bundle(scene, report)
+        again = "" if self._response.redact else _again(folder)  # the line goes to the server, too
         self._say(f"step {scene.step} went non-finite; {PUT_OFF}{again}")
 
     def _bundle(self, scene: Scene, report: Report) -> str:

@@ -10,11 +10,15 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from training import Array, RecordingSender, batch, recorded, small_model
 from trainvitals import HealthReporter
 from trainvitals.autopsy import wiring
+from trainvitals.autopsy.report import Report
+from trainvitals.autopsy.share import event_data
 from trainvitals.probe.types import Value
+from trainvitals.response import Response
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -135,6 +139,22 @@ def test_a_replay_that_would_take_too_long_is_left_out_and_said(monkeypatch: pyt
     assert autopsies(sent) == []
     (line,) = sent.said[1:]
     assert line.startswith("step 5 went non-finite; replaying it would hold up your training")
+
+
+def test_a_path_is_held_back_where_a_replay_is_left_out_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring, "LONGEST_S", 0.0)
+    x, y = data(96, 42)
+    (told,) = fitted(model_with(), x, y, redact=True).messages
+    assert told == "step 5 went non-finite; replaying it would hold up your training"
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_of_any_kind_are_shared_without_a_warning() -> None:
+    kinds = [tf.constant([1 + 2j], tf.complex64), tf.constant([1.5], tf.bfloat16), tf.constant([2], tf.int8)]
+    parts = event_data(
+        Report(step=1, found="nothing", is_reproduced=False), tuple(kinds), Response(share_batch=True)
+    )["batch"]
+    assert [part["values"] for part in parts] == [[1.0], [1.5], [2]]
 
 
 def test_a_failure_of_ours_is_one_line_in_the_log(
