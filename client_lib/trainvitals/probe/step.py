@@ -320,6 +320,6 @@ def _batch_parts(data: Value) -> tuple[list[Any], list[Any]]:
     except ValueError:  # a batch of another make: all of it counts as input
         inputs, labels = data, None
     return (
-        [part for part in tf.nest.flatten(inputs) if measure.is_measurable(part)],
-        [part for part in tf.nest.flatten(labels) if measure.is_measurable(part)],
+        [part for part in tf.nest.flatten(inputs, expand_composites=True) if measure.is_measurable(part)],
+        [part for part in tf.nest.flatten(labels, expand_composites=True) if measure.is_measurable(part)],
     )
