@@ -27,7 +27,7 @@ def thin() -> Value:
     return tf.sparse.from_dense(table)
 
 
-class Model(keras.Model):
+class Model(keras.Model):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.head = keras.layers.Dense(1)
