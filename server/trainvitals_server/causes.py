@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 
 from trainvitals_server.autopsy_causes import with_autopsy
 from trainvitals_server.case import Case, Context, Guess
-from trainvitals_server.catalogue import CATALOGUE
 from trainvitals_server.choices import compatible
 from trainvitals_server.detect.recurrence import counted
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.first_bad import first_bad_of
 from trainvitals_server.incident import Cause, Incident
 from trainvitals_server.layer_causes import dead, fading, silent_overflow
-from trainvitals_server.remedies import fix_of
+from trainvitals_server.remedies import fix_of, snippet_of
 from trainvitals_server.scaler_causes import misused, never_unscaled
 from trainvitals_server.stuck_causes import STUCK_RULES
 from trainvitals_server.suspects import LOSS, suspects_of
@@ -53,10 +52,10 @@ def rank(case: Case) -> list[Guess]:
 
 
 def with_texts(case: Case, guess: Guess) -> Cause:
-    """Return the cause with what to do about it in this case, and the code of the catalogue."""
+    """Return the cause with what to do about it in this case, in words and in code."""
     return Cause(
         cause=guess.cause, confidence=round(guess.confidence, 2), supports=guess.supports,
-        against=guess.against, fix=fix_of(case, guess), snippet=CATALOGUE[guess.cause].snippet,
+        against=guess.against, fix=fix_of(case, guess), snippet=snippet_of(case, guess),
     )  # fmt: skip
 
 

@@ -23,6 +23,35 @@ EVALUATE_AGAIN = (
 CONSTANTS = {"float16": "1e-4 in float16, where 1e-8 is 0", "float32": "1e-7 in float32"}
 
 
+REPLAY_IN_A_LOOP = (
+    "Give the reporter your step and its batch, `Reporter(..., replay=lambda batch: train_step(*batch))` and "
+    "`reporter.step(..., batch=(x, y))`: the next failing step is then run again, and its first operation "
+    "with a bad result is named."
+)
+LOOP_SNIPPET = """\
+with Reporter(url, replay=lambda batch: train_step(*batch)) as reporter:
+    for x, y in data:
+        loss, gradients = train_step(x, y)
+        reporter.step(
+            loss=loss, gradients=gradients, variables=model.trainable_variables, optimizer=optimizer,
+            batch=(x, y),
+        )
+"""
+
+
+def is_own_loop(case: Case) -> bool:
+    """Return whether the run is a loop of the user's own: what only `fit` knows is not told."""
+    known = case.context.environment
+    return bool(known.versions) and known.steps_per_execution is None and known.run_eagerly is None
+
+
+def snippet_of(case: Case, guess: Guess) -> str:
+    """Return the code that does it."""
+    if guess.cause == "unknown" and case.incident.kind != "validation_nonfinite" and is_own_loop(case):
+        return LOOP_SNIPPET
+    return CATALOGUE[guess.cause].snippet
+
+
 def fix_of(case: Case, guess: Guess) -> str:
     """Return what to do about this cause, in words."""
     rule = REMEDIES.get(guess.cause)
@@ -162,8 +191,11 @@ def _dead(case: Case) -> str:
     )
 
 
-def _validation(case: Case) -> str:
-    return EVALUATE_AGAIN if case.incident.kind == "validation_nonfinite" else ""
+def _not_known(case: Case) -> str:
+    """Return how to find out: a validation is looked at by hand, a loop hands over what a replay needs."""
+    if case.incident.kind == "validation_nonfinite":
+        return EVALUATE_AGAIN
+    return REPLAY_IN_A_LOOP if is_own_loop(case) else ""
 
 
 REMEDIES: dict[str, Callable[[Case], str]] = {
@@ -176,5 +208,5 @@ REMEDIES: dict[str, Callable[[Case], str]] = {
     "division_by_zero": _division,
     "sqrt_gradient_at_zero": _root,
     "dead_relu": _dead,
-    "unknown": _validation,
+    "unknown": _not_known,
 }

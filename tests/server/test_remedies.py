@@ -15,7 +15,7 @@ from trainvitals_server.case import Context, Guess
 from trainvitals_server.causes import open_case
 from trainvitals_server.detect.rates import RateSummary
 from trainvitals_server.fold import scan
-from trainvitals_server.remedies import fix_of
+from trainvitals_server.remedies import fix_of, snippet_of
 
 ADAM = Context(Environment(optimizer="Adam", optimizer_config={"epsilon": 1e-16}))
 
@@ -58,3 +58,15 @@ def test_labels_are_checked_against_the_range_of_this_loss(loss: str, said: str)
     text = advice(batch, "runaway_negative_loss", "bad_label", Context(Environment(loss=loss)))
     assert said in text
     assert ("class ids" in text) is (loss != "binary_crossentropy")
+
+
+def test_a_loop_of_ones_own_is_not_told_to_compile_its_model_again() -> None:
+    of_fit = Context(
+        Environment(versions={"keras": "3"}, optimizer="Adam", steps_per_execution=1, run_eagerly=False)
+    )
+    of_loop = Context(Environment(versions={"keras": "3"}, optimizer="Adam"))
+    for context, name in ((of_fit, "run_eagerly"), (of_loop, "replay=")):
+        (incident,) = [item for item in scan([gradual()]) if item.severity == "critical"]
+        case, guess = open_case(incident, context), Guess("unknown", 0.2)
+        assert name in fix_of(case, guess)
+        assert name in snippet_of(case, guess)
