@@ -191,6 +191,23 @@ def test_the_last_batches_are_held_and_the_older_ones_let_go(monkeypatch: pytest
     assert held.find(7) is not None
 
 
+@pytest.mark.parametrize("is_new_fit", [True, False])
+def test_batches_that_grow_are_measured_again(is_new_fit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MAX_BYTES", 50 * 4 * 100)  # fifty batches of a hundred floats
+    monkeypatch.setattr(batches, "MEASURE_EVERY", 10)
+    held = Batches()
+    signature = [tf.TensorSpec([None])]
+    step = tf.function(lambda x: held.remember((x,)), autograph=False, input_signature=signature)
+    for size in (100, 1000):
+        if is_new_fit:
+            held.begin(0)
+        for _ in range(80):
+            step(tf.zeros([size]))
+            held.settle()
+        ((_, queue, _),) = held._queues.values()
+        assert int(queue.size()) == 5000 // size
+
+
 def test_a_batch_of_any_make_is_taken_apart_and_put_together() -> None:
     ragged = tf.ragged.constant([[1.0, 2.0], [3.0]])
     sparse = tf.sparse.from_dense([[1.0, 0.0]])

@@ -77,9 +77,10 @@ def _from_script(bundle: Bundle, script: Path) -> Scene:
 
 @contextlib.contextmanager
 def _catching_fit(bundle: Bundle) -> Iterator[None]:
-    """Let the first call of `fit` of a model that fits the bundle end the program; others do nothing."""
-    holder = next(one for one in keras.Model.__mro__ if "fit" in vars(one))
-    original = vars(holder)["fit"]
+    """Let the first call of `fit` of a model that fits the bundle end the program; others do nothing.
+
+    Nor is any model saved meanwhile: the program would put one that was not trained over one that was.
+    """
 
     def fit(self: Model, *args: Value, **kwargs: Value) -> Value:
         try:
@@ -88,11 +89,26 @@ def _catching_fit(bundle: Bundle) -> Iterator[None]:
             return keras.callbacks.History()  # a model that was trained before the one that failed
         raise _Reached(scene)
 
-    holder.fit = fit
+    def nothing(self: Model, *args: Value, **kwargs: Value) -> None:
+        return None
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_replaced("fit", fit))
+        for name in ("save", "save_weights", "export"):
+            stack.enter_context(_replaced(name, nothing))
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(name: str, method: Value) -> Iterator[None]:
+    """Let all models have this method."""
+    holder = next(one for one in keras.Model.__mro__ if name in vars(one))
+    original = vars(holder)[name]
+    setattr(holder, name, method)
     try:
         yield
     finally:
-        holder.fit = original
+        setattr(holder, name, original)
 
 
 @contextlib.contextmanager

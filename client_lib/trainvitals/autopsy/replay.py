@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -147,13 +149,24 @@ def run_the_step(run: Value, data: Value) -> Value:
 
 @contextmanager
 def eagerly() -> Iterator[None]:
-    """Run the bodies of `tf.function` as they are written, and so without XLA."""
-    was_eager = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(True)
+    """Run the bodies of `tf.function` as they are written, and so without XLA; those of this thread alone.
+
+    `tf.config.run_functions_eagerly` is for the whole process: another training would change its rounding.
+    """
+    owner = threading.get_ident()
+    holder = type(tf.function(_returned_loss))
+    original = holder.__call__
+
+    @functools.wraps(original)
+    def call(self: Value, *args: Value, **kwargs: Value) -> Value:
+        chosen = self.python_function if threading.get_ident() == owner else functools.partial(original, self)
+        return chosen(*args, **kwargs)
+
+    holder.__call__ = call
     try:
         yield
     finally:
-        tf.config.run_functions_eagerly(was_eager)
+        holder.__call__ = original
 
 
 def _returned_loss(returned: Value) -> list[Value]:

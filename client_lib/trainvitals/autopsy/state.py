@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +33,7 @@ _WRITES = (
     "scatter_nd_min",
     "scatter_nd_update",
 )
+_READS = ("__next__", "get_next", "get_next_as_optional")
 
 
 def components(variable: Value) -> list[tf.Variable]:
@@ -64,8 +66,10 @@ class Keeper:
             for variable, value in self._kept.values():
                 try:
                     variable.assign(value)
-                except Exception as error:  # the others must be given back all the same
-                    failure = error
+                except BaseException as error:  # the others must be given back all the same: a Ctrl-C comes
+                    failure = error  # only once, mostly in the middle of this
+                    with suppress(Exception):
+                        variable.assign(value)
         if failure is not None:
             raise failure
 
@@ -86,6 +90,7 @@ def kept(variables: Iterable[Value]) -> Iterator[Keeper]:
         stack.callback(keeper.restore)  # after our watch on writes has ended: these are not new ones
         stack.enter_context(own_seeds())
         stack.enter_context(_noticed_writes(keeper))
+        stack.enter_context(_no_data_of_others())
         yield keeper
 
 
@@ -113,6 +118,43 @@ def _noticed_writes(keeper: Keeper) -> Iterator[None]:
             _patched(tf.random.Generator, "skip", keeper, owner, lambda generator: [generator.state])
         )
         yield
+
+
+class TakesDataOfItsOwn(Exception):
+    """The step reads an iterator that the training reads on: no replay may move it, and its batch is gone."""
+
+
+@contextmanager
+def _no_data_of_others() -> Iterator[None]:
+    """Refuse this thread the elements of iterators over data that are older than the replay."""
+    owner = threading.get_ident()
+    own: weakref.WeakSet[Value] = weakref.WeakSet()
+    with ExitStack() as stack:
+        for holder in _subclasses(tf.data.Iterator):
+            for name in ("__init__", *_READS):
+                if name in vars(holder):
+                    stack.enter_context(_watched_reads(holder, name, own, owner))
+        yield
+
+
+@contextmanager
+def _watched_reads(holder: Value, name: str, own: weakref.WeakSet[Value], owner: int) -> Iterator[None]:
+    original = vars(holder)[name]
+
+    @functools.wraps(original)
+    def watched(self: Value, *args: Value, **kwargs: Value) -> Value:
+        if threading.get_ident() == owner:
+            if name == "__init__":
+                own.add(self)
+            elif self not in own:
+                raise TakesDataOfItsOwn
+        return original(self, *args, **kwargs)
+
+    setattr(holder, name, watched)
+    try:
+        yield
+    finally:
+        setattr(holder, name, original)
 
 
 def _subclasses(kind: type) -> list[type]:

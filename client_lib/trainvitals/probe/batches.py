@@ -19,6 +19,7 @@ MAX_BYTES = 256 << 20  # of all batches that are held
 FEWEST = 8  # while their size is only guessed
 MAX_COUNT = 256  # the rows of two reads
 UNKNOWN_LENGTH = 64  # a guess
+MEASURE_EVERY = 100  # reads, about five seconds: batches may grow in the middle of a fit
 CAPACITY = 1 << 20  # of the queue: it must never be full, for then a step would wait
 NO_STEP = -1
 
@@ -30,6 +31,7 @@ class Batches:
         self.is_fed = False  # `remember` was called: this Keras has the place for it
         self._queues: dict[object, tuple[Template, Any, list[Any]]] = {}
         self._is_measured = False
+        self._reads = 0
         self._count = MAX_COUNT
         with tf.init_scope(), tf.device("CPU:0"):
             self._next = tf.Variable(0, dtype=tf.int64, trainable=False, name="trainvitals_next")
@@ -46,15 +48,17 @@ class Batches:
             queue.dequeue()  # after that: it never finds the queue empty, and so never waits
 
     def begin(self, step: int) -> None:
-        """Number the coming batches from `step` on; what is held is forgotten."""
+        """Number the coming batches from `step` on; what is held is forgotten, and may be of another size."""
         self._next.assign(step)
+        self._is_measured, self._reads = False, 0
         for _, queue, dtypes in self._queues.values():
             _drained(queue)
             _refill(queue, dtypes, [], self._count)
 
     def settle(self) -> None:
-        """Hold as many as fit, once it is known how large they are."""
-        if self._is_measured or not self._queues:
+        """Hold as many as fit, once it is known how large they are; look again now and then."""
+        self._reads += 1
+        if not self._queues or (self._is_measured and self._reads % MEASURE_EVERY):
             return
         held = {key: _drained(queue) for key, (_, queue, _) in self._queues.items()}
         largest = max((_size(one) for found in held.values() for one in found), default=0)

@@ -28,6 +28,7 @@ pytestmark = [
 ]
 TIMEOUT_S = 90
 PROGRAM = """
+import os
 import keras
 import numpy as np
 from trainvitals import HealthReporter
@@ -51,6 +52,7 @@ keras.utils.set_random_seed(1)
 warm = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 warm.compile("sgd", "mse")
 warm.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+warm.save_weights(os.path.join(os.path.dirname(__file__), "warm.weights.h5"))
 x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
 model = Model()
 model.compile("adam", "mse")
@@ -89,8 +91,11 @@ def test_a_program_with_classes_of_its_own_is_replayed_up_to_its_fit(tmp_path: P
     line = PROGRAM.splitlines().index("        return keras.ops.sqrt(x - 0.9)  # the root") + 1
     assert f"program.py:{line})" in said
     assert f"trainvitals replay {folder}" in said
+    kept = (tmp_path / "warm.weights.h5").read_bytes()
     answer = replayed(folder, "--json")
     assert answer.returncode == 0, answer.stderr
+    # Its first model was not trained again, and was not saved over the one that was.
+    assert (tmp_path / "warm.weights.h5").read_bytes() == kept
     first = json.loads((folder / "bundle.json").read_text())["report"]
     again = json.loads(answer.stdout)
     assert (again["operation"], again["line"]) == ("Sqrt", line)

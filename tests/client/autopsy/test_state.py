@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ import tensorflow as tf
 
 from trainvitals.autopsy.finite import badness_of, badness_on_device
 from trainvitals.autopsy.numbers import FINITE, INFINITE, NAN
-from trainvitals.autopsy.state import Keeper, assign, kept
+from trainvitals.autopsy.replay import eagerly
+from trainvitals.autopsy.state import Keeper, TakesDataOfItsOwn, assign, kept
 
 pytestmark = pytest.mark.tensorflow
 
@@ -69,3 +72,52 @@ def test_variables_come_back_when_the_step_is_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert float(variable) == 1.0
+
+
+def test_a_ctrl_c_in_the_middle_of_giving_back_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tf.Variable(1.0), tf.Variable(1.0)
+    holder = next(one for one in type(first).__mro__ if "assign" in vars(one))
+    assign, waiting = holder.assign, [KeyboardInterrupt()]
+
+    def interrupted(self: tf.Variable, value: object) -> object:
+        if waiting:
+            raise waiting.pop()
+        return assign(self, value)
+
+    keeper = Keeper()
+    keeper.keep([first, second])
+    assign(first, 2.0)
+    assign(second, 2.0)
+    monkeypatch.setattr(holder, "assign", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        keeper.restore()
+    assert [float(first), float(second)] == [1.0, 1.0]
+
+
+def test_an_iterator_of_the_training_is_not_moved_and_one_of_the_step_s_own_is() -> None:
+    data = iter(tf.data.Dataset.range(10))
+    next(data)
+    with kept([]):
+        with pytest.raises(TakesDataOfItsOwn):
+            next(data)
+        with pytest.raises(TakesDataOfItsOwn):
+            data.get_next()
+        assert [int(one) for one in tf.data.Dataset.range(3)] == [0, 1, 2]
+    assert int(next(data)) == 1
+
+
+def test_functions_of_other_threads_stay_compiled_while_a_step_is_replayed() -> None:
+    seen: list[bool] = []
+
+    @tf.function
+    def is_eager() -> tf.Tensor:
+        seen.append(tf.executing_eagerly())
+        return tf.constant(0)
+
+    with eagerly():
+        is_eager()
+        other = threading.Thread(target=is_eager)
+        other.start()
+        other.join()
+    is_eager()
+    assert seen == [True, False]  # the last one was compiled before
