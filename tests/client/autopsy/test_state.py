@@ -13,6 +13,7 @@ from trainvitals.autopsy.finite import badness_of, badness_on_device
 from trainvitals.autopsy.numbers import FINITE, INFINITE, NAN
 from trainvitals.autopsy.replay import eagerly
 from trainvitals.autopsy.state import Keeper, TakesDataOfItsOwn, assign, kept
+from trainvitals.probe.types import Value
 
 pytestmark = pytest.mark.tensorflow
 
@@ -76,7 +77,7 @@ def test_variables_come_back_when_the_step_is_interrupted() -> None:
 
 def test_a_ctrl_c_in_the_middle_of_giving_back_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = tf.Variable(1.0), tf.Variable(1.0)
-    holder = next(one for one in type(first).__mro__ if "assign" in vars(one))
+    holder: Value = next(one for one in type(first).__mro__ if "assign" in vars(one))
     assign, waiting = holder.assign, [KeyboardInterrupt()]
 
     def interrupted(self: tf.Variable, value: object) -> object:
@@ -109,8 +110,8 @@ def test_an_iterator_of_the_training_is_not_moved_and_one_of_the_step_s_own_is()
 def test_functions_of_other_threads_stay_compiled_while_a_step_is_replayed() -> None:
     seen: list[bool] = []
 
-    @tf.function
-    def is_eager() -> tf.Tensor:
+    @tf.function  # type: ignore[untyped-decorator]
+    def is_eager() -> Value:
         seen.append(tf.executing_eagerly())
         return tf.constant(0)
 
