@@ -47,10 +47,14 @@ class Fit:
     """The reporter's side of one model in training; kept over several calls of `fit`."""
 
     def __init__(
-        self, session: Session, response: Response, on_stop: Callable[[], None] = lambda: None
+        self,
+        session: Session,
+        response: Response,
+        on_stop: Callable[[], None] = lambda: None,
+        probe: type[Probe] = Probe,
     ) -> None:
         self._session = session
-        self._probe = Probe(captures=response.autopsy, policy=response.policy)
+        self._probe = probe(captures=response.autopsy, policy=response.policy)
         self._halt = Halt(session)
         self._on_stop = on_stop
         self._autopsy = Autopsy(session, response)
@@ -117,6 +121,9 @@ class Fit:
         if self._is_waiting:
             self._open(0)
         self._is_armed = True
+
+    def note(self, batch: int, logs: Mapping[str, Any]) -> None:
+        """Do nothing: the graph tells all of it."""
 
     def hurry(self, *, is_training_thread: bool) -> None:
         """Read now, or after the next execution if another thread asks."""

@@ -5,12 +5,9 @@ The graph does the keeping out (`probe/brake.py`); this is the host's half, in t
 
 from __future__ import annotations
 
-import gc
 import time
 from dataclasses import replace
-from typing import Any
 
-import keras
 import numpy as np
 
 from trainvitals.autopsy.watch import failures
@@ -84,29 +81,3 @@ def _first_rows(piece: Decoded, count: int) -> Decoded:
     columns = {name: cut(cells) for name, cells in piece.columns.items()}
     layer_columns = {name: cut(cells) for name, cells in piece.layer_columns.items()}
     return Decoded(piece.steps[:count], columns, layer_columns)
-
-
-class Backups:
-    """Keeps what `BackupAndRestore` deletes after an end that it takes for a good one."""
-
-    def __init__(self) -> None:
-        self._kept: list[Any] = []
-
-    def keep(self, beside: object) -> None:
-        """Let the backup be kept by each `BackupAndRestore` in a list of callbacks with `beside` in it.
-
-        A callback does not know its neighbours; whoever refers to it does.
-        """
-        for holder in gc.get_referrers(beside):
-            if type(holder) is not list:
-                continue
-            for one in holder:
-                if isinstance(one, keras.callbacks.BackupAndRestore) and one.delete_checkpoint:
-                    one.delete_checkpoint = False
-                    self._kept.append(one)
-
-    def restore(self) -> None:
-        """Let the callbacks be as they were."""
-        for one in self._kept:
-            one.delete_checkpoint = True
-        self._kept.clear()

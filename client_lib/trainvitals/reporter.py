@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
-import keras
-
 from trainvitals import wire
-from trainvitals.fit import Fit
+from trainvitals.backups import Backups
+from trainvitals.frameworks import Training, Way, backend, callback_class, replicas_of, training_for, way_of
 from trainvitals.guard import Guard
-from trainvitals.halt import Backups
 from trainvitals.identity import identify
 from trainvitals.response import Policy, Response
 from trainvitals.session import Session
@@ -39,7 +37,10 @@ def _guarded(
     return run
 
 
-class HealthReporter(keras.callbacks.Callback):
+_Callback: Any = callback_class()
+
+
+class HealthReporter(_Callback):
     """Streams the vital signs of `fit` to a trainvitals server.
 
     ```python
@@ -80,6 +81,7 @@ class HealthReporter(keras.callbacks.Callback):
     # Keras may call `on_train_batch_end` from a thread, as it does without us: turning that off would make
     # it wait for the device in every step. That hook only looks at one number.
     async_safe = True
+    _supports_tf_logs = True  # the same for tf_keras: that nothing is read back for us
 
     def __init__(
         self,
@@ -119,7 +121,8 @@ class HealthReporter(keras.callbacks.Callback):
         self._response = Response(on_nonfinite, autopsy, share_batch, redact)
         self._backups = Backups()
         self._guard = Guard()
-        self._fit: Fit | None = None
+        self._fit: Training | None = None
+        self._way: Way = "keras"
         self._was_finite = True
         self._thread = 0
         self._is_in_fit = False
@@ -135,7 +138,7 @@ class HealthReporter(keras.callbacks.Callback):
         return self._session.identity.dashboard_url
 
     @property
-    def _running(self) -> Fit | None:
+    def _running(self) -> Training | None:
         return None if self._fit is None or self._fit.is_displaced else self._fit
 
     def __getstate__(self) -> dict[str, object]:
@@ -157,10 +160,16 @@ class HealthReporter(keras.callbacks.Callback):
         Raises:
             ValueError: if updates are to be kept out of a model that is trained by several replicas.
         """
-        replicas = self.model.distribute_strategy.num_replicas_in_sync
+        replicas = replicas_of(self.model)
         if self._response.policy != "continue" and replicas > 1:
             raise ValueError(
                 f"on_nonfinite={self._response.policy!r} is not possible with {replicas} replicas: "
+                'use on_nonfinite="continue" there'
+            )
+        if self._response.policy != "continue" and way_of(self.model) != "keras":
+            other = backend() if way_of(self.model) == "metrics" else "tf_keras"
+            raise ValueError(
+                f"on_nonfinite={self._response.policy!r} is not possible with {other}: "
                 'use on_nonfinite="continue" there'
             )
         if not self._guard.is_off:
@@ -169,8 +178,14 @@ class HealthReporter(keras.callbacks.Callback):
 
     def _begin(self) -> None:
         self._backups.restore()
+        way = way_of(self.model)
+        if self._fit is not None and way != self._way:
+            self._fit.abandon()
+            self._fit = None
         if self._fit is None:
-            self._fit = Fit(self._session, self._response, lambda: self._backups.keep(self))
+            self._way = way
+            on_stop = functools.partial(self._backups.keep, self)
+            self._fit = training_for(way, self._session, self._response, on_stop)
         thread = threading.get_ident()
         if self._is_in_fit and thread != self._thread:
             _log.warning("one HealthReporter is in two fits at once; give each thread a reporter of its own")
@@ -193,6 +208,8 @@ class HealthReporter(keras.callbacks.Callback):
     @_guarded
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Ask for the rows at once when the running loss turns non-finite (it stays so all epoch)."""
+        if self._way == "metrics" and (fit := self._running) is not None:
+            fit.note(batch, logs or {})
         loss = (logs or {}).get("loss")
         if not isinstance(loss, float) or math.isfinite(loss) or not self._was_finite:
             return
@@ -224,3 +241,14 @@ class HealthReporter(keras.callbacks.Callback):
         self._is_in_fit = False
         if (fit := self._running) is not None:
             fit.end()
+
+    # What tf_keras asks of a callback and Keras 3 does not.
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False

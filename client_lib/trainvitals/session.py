@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -112,6 +113,7 @@ class Session:
             resume_step = first_step or None
             self._connect(replace(self.identity.hello(resume_step), environment=environment))
         _open_sessions.add(self)
+        _leave_at_exit()
         self.stop_requested = False
         self.is_open, self._process = True, os.getpid()
         self._stay = stay_in_fit(sys._getframe())
@@ -191,7 +193,12 @@ def _within(timeout_s: float, action: Callable[[], None]) -> None:
         thread.join(timeout_s)
 
 
-@atexit.register  # this module is imported after TensorFlow, which is therefore still there
+@functools.cache
+def _leave_at_exit() -> None:
+    """Register once, when something trains: what comes last goes first, so that TensorFlow is still there."""
+    atexit.register(_leave_all)
+
+
 def _leave_all() -> None:
     """Say goodbye for what the interpreter's end cuts off; the senders flush after this."""
     error = getattr(sys, "last_value", None)

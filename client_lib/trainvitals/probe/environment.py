@@ -1,17 +1,20 @@
-"""What a Keras run is made of: policies, optimizer and its settings, versions, shapes of the loop."""
+"""What a Keras run is made of: policies, optimizer and its settings, versions, shapes of the loop.
+
+Imports no framework, for it serves all of them: whatever trains a model is imported by then.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-import keras
-import tensorflow as tf
-
 from trainvitals import wire
 from trainvitals.identity import as_scalar, base_versions, flat_scalars, program_facts
-from trainvitals.probe.optimizers import inner_of, scaling_of
+from trainvitals.probe.kinds import inner_of, is_a, scaling_of
 from trainvitals.probe.types import Model, Optimizer, Tensor
+
+FRAMEWORKS = ("keras", "tf_keras", "tensorflow", "jax", "torch")
 
 
 def describe(
@@ -23,7 +26,6 @@ def describe(
 ) -> wire.Environment:
     """Return the environment of a `fit` of `model`; `params` are those that Keras hands to callbacks."""
     optimizer = model.optimizer
-    strategy = model.distribute_strategy
     return wire.Environment(
         versions=versions(),
         dtype_policy=str(getattr(model.dtype_policy, "name", "")),
@@ -32,9 +34,9 @@ def describe(
         loss=wire.clip(describe_loss(model.loss)),
         loss_scaling=bool(scaling_of(optimizer)),
         jit_compile=bool(model.jit_compile),
-        steps_per_execution=int(model.steps_per_execution),
+        steps_per_execution=int(model.steps_per_execution or 1),
         run_eagerly=bool(model.run_eagerly),
-        strategy=type(strategy).__name__ if strategy.num_replicas_in_sync > 1 else "",
+        strategy=_strategy_name(model),
         device=device(),
         steps_per_epoch=params.get("steps"),
         epochs=params.get("epochs"),
@@ -47,13 +49,22 @@ def describe(
 
 def versions() -> dict[str, str]:
     """Return the versions of what computes."""
-    return {**base_versions(), "keras": keras.__version__, "tensorflow": tf.__version__}
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in FRAMEWORKS}
+    return {**base_versions(), **{name: str(version) for name, version in found.items() if version}}
 
 
 def device() -> str:
-    """Return what TensorFlow computes on, like `CPU` or `GPU x2`."""
+    """Return what TensorFlow computes on, like `CPU` or `GPU x2`; "" where it is not there."""
+    tf: Any = sys.modules.get("tensorflow")
+    if tf is None:
+        return ""
     gpus = tf.config.list_logical_devices("GPU")
     return "CPU" if not gpus else "GPU" if len(gpus) == 1 else f"GPU x{len(gpus)}"
+
+
+def _strategy_name(model: Model) -> str:
+    strategy = getattr(model, "distribute_strategy", None)  # of TensorFlow only
+    return type(strategy).__name__ if getattr(strategy, "num_replicas_in_sync", 1) > 1 else ""
 
 
 def optimizer_settings(optimizer: Optimizer) -> dict[str, wire.Scalar]:
@@ -78,7 +89,7 @@ def describe_loss(loss: Tensor) -> str:
     if isinstance(loss, list | tuple):
         return ", ".join(describe_loss(value) for value in loss)
     name = getattr(loss, "__name__", None) or type(loss).__name__
-    if isinstance(loss, keras.losses.Loss) and hasattr(loss, "get_config"):
+    if is_a(loss, "Loss") and hasattr(loss, "get_config"):
         try:
             config = loss.get_config()
         except NotImplementedError:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
+from trainvitals.probe.kinds import family_of, is_a
+from trainvitals.probe.kinds import inner_of as inner_of
+from trainvitals.probe.kinds import scaling_of as scaling_of
 from trainvitals.probe.types import Model, Optimizer, Value
 
 
-def scaling_of(optimizer: Optimizer) -> str:
-    """Return "dynamic" under a LossScaleOptimizer, "static" with a fixed factor, else ""."""
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        return "dynamic"
-    return "static" if getattr(optimizer, "loss_scale_factor", None) is not None else ""
-
-
 def loss_scale_of(optimizer: Optimizer) -> Value:
-    """Return what gradients that reach `apply` are scaled by; 1.0 without scaling."""
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    """Return what the loss is multiplied by, and in Keras 3 the gradients that `apply` gets; else 1.0."""
+    if family_of(optimizer) == "tf_keras":
+        return getattr(optimizer, "loss_scale", 1.0)
+    if scaling_of(optimizer) == "dynamic":
         return tf.convert_to_tensor(optimizer.dynamic_scale) if optimizer.built else optimizer.initial_scale
     factor = getattr(optimizer, "loss_scale_factor", None)
     return 1.0 if factor is None else factor
@@ -28,11 +25,23 @@ def loss_scale_of(optimizer: Optimizer) -> Value:
 def learning_rate_of(optimizer: Optimizer) -> Value:
     """Return the current learning rate, or None where asking would call the user's own function once more."""
     inner = inner_of(optimizer)
+    if family_of(inner) == "tf_keras":
+        return _old_learning_rate_of(inner)
     rate = getattr(inner, "_learning_rate", None)
-    known = (keras.Variable, keras.optimizers.schedules.LearningRateSchedule)
-    if callable(rate) and not isinstance(rate, known):
+    if callable(rate) and not is_a(rate, "Variable", "KerasVariable", "LearningRateSchedule"):
         return None
     rate = getattr(inner, "learning_rate", None)
+    return None if rate is None else tf.convert_to_tensor(rate)
+
+
+def _old_learning_rate_of(optimizer: Optimizer) -> Value:
+    """Return the same of an optimizer of tf_keras, which keeps a schedule as it was given."""
+    hyper = getattr(optimizer, "_hyper", None)  # of a legacy one
+    rate: Any = getattr(optimizer, "_learning_rate", None) if hyper is None else hyper.get("learning_rate")
+    if is_a(rate, "LearningRateSchedule"):
+        return tf.convert_to_tensor(rate(optimizer.iterations))
+    if callable(rate) and not isinstance(rate, tf.Variable):
+        return None
     return None if rate is None else tf.convert_to_tensor(rate)
 
 
@@ -47,13 +56,17 @@ def updates_of(optimizer: Optimizer) -> int:
     return 0 if counter is None else int(tf.convert_to_tensor(counter).numpy())
 
 
-def inner_of(optimizer: Optimizer) -> Value:
-    """Return the optimizer below a loss scaler."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
-
-
 def optimizers_of(model: Model) -> list[Any]:
     """Return the model's optimizers: the compiled one, and others that are attributes of it."""
     found = [model.optimizer, *vars(model).values()]
-    optimizers = [value for value in found if isinstance(value, keras.optimizers.Optimizer)]
-    return list({id(optimizer): optimizer for optimizer in optimizers}.values())
+    optimizers = {id(value): value for value in found if is_a(value, "Optimizer", "OptimizerV2")}
+    for optimizer in list(optimizers.values()):  # what a loss scaler does is done once
+        if inner_of(optimizer) is not optimizer:
+            optimizers.pop(id(inner_of(optimizer)), None)
+    return list(optimizers.values())
+
+
+def variables_of(optimizer: Optimizer) -> list[Any]:
+    """Return what an optimizer keeps."""
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)
