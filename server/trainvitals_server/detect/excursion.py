@@ -15,6 +15,7 @@ import msgspec
 from trainvitals_server.finding import Kind
 
 LEAVE_HEIGHT = 0.5  # halfway back to the start: the row is outside the band
+START_HEIGHT = 1.0  # as bad as the start
 LOST_HEIGHT = 1.25  # clearly worse than where the run began
 SEVERE_HEIGHT = 3.0  # no curriculum, no ramp, no restart does that
 FAR_HEIGHT = 10.0  # not even a ramp goes there
@@ -90,14 +91,17 @@ class Excursion(msgspec.Struct):
         """Take the loss scale of a row."""
         self.scale_fell = self.scale_fell or scale <= self.scale_before / SCALE_FALL
 
-    def judge(self, *, needed: int, tallest: float) -> Judgement | None:
+    def judge(self, *, needed: int, tallest: float, has_learned: bool = True) -> Judgement | None:
         """Return what the rows so far amount to.
 
-        `needed` high rows make a pattern in this run, `tallest` is the height it has come back from.
+        `needed` high rows make a pattern in this run, `tallest` is the height it has come back from. A run
+        that has learned nothing yet has only its noise to be measured by: one of two losses that fight, a
+        GAN's, climbs out of that and is none the worse.
         """
         if self.inside:
             return None
-        if self._is_absurd(tallest) or (self._stays_above(SEVERE_HEIGHT, needed) and self._runs_away()):
+        severe = SEVERE_HEIGHT if has_learned else FAR_HEIGHT
+        if self._is_absurd(tallest) or (self._stays_above(severe, needed) and self._runs_away()):
             return "critical"
         if self._stays_above(LOST_HEIGHT, needed) and self._rises():
             return "warning"
@@ -119,6 +123,12 @@ class Excursion(msgspec.Struct):
     def is_at_its_crest(self) -> bool:
         """Whether its highest row lies in its last quarter: wherever it is going, it is not there yet."""
         return self.peak_row > CLIMBING_SHARE * self.rows
+
+    @property
+    def leads_up(self) -> bool:
+        """Whether it is far out, or has risen to where it is: what comes next grew out of it."""
+        heights, risen = self.heights, max(START_HEIGHT, CREST * self.peak, RISING_GROWTH * self.heights[0])
+        return len(heights) > 1 and heights[-1] >= min(SEVERE_HEIGHT, risen)
 
     @property
     def jumped(self) -> bool:

@@ -10,25 +10,29 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 from statistics import median
-from typing import Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.excursion import LEAVE_HEIGHT, LOST_HEIGHT, Excursion, rows_needed
-from trainvitals_server.detect.forecast import (
-    FORECAST,
-    HALF_LIMIT_LOG10,
-    LIMIT_LOG10,
-    rows_to_limit,
-    steps_to_limit,
+from trainvitals_server.detect.loss_told import (
+    band_facts,
+    creeps,
+    divergence,
+    over,
+    rows_left,
+    spelled,
+    spike,
 )
+from trainvitals_server.detect.outlook import outlook
 from trainvitals_server.detect.recurrence import Recurrence, counted
-from trainvitals_server.detect.rows import Flags, Row
-from trainvitals_server.detect.stats import LossBand
+from trainvitals_server.detect.rows import Row
+from trainvitals_server.detect.stats import WARM_UP, LossBand
+from trainvitals_server.detect.trail import CREEP_BACK, Creep, Trail
 from trainvitals_server.detect.young import YOUNG_ROWS, blown_up_since, is_sure
-from trainvitals_server.finding import Evidence, Finding, Kind, Severity
+from trainvitals_server.finding import Evidence, Finding, Kind
 
 EARLY_ROWS = 20  # "within the first 20 updates" of immediate_blowup
 FIRST_ROWS = 6  # a non-finite loss this early needs no further story
@@ -42,15 +46,15 @@ BACK_ROWS = 4  # rows inside the band that end an excursion
 PERSIST_ROWS = 30  # an excursion this long is no spike
 FOLLOW_ROWS = 200  # one that rises or was told is followed longer before its level is the new normal
 NORMAL_FACTOR = 1.5  # what was once accepted as normal must be exceeded this far to be news
-FAR_HEIGHT = 10.0  # "far above the start"
+FAR_HEIGHT = 10.0  # "far above the start",
+BEYOND_HEIGHT = 100.0  # and so far that it is one however evenly it got there
 SPIKE_HEIGHT = 1.0  # what is worth telling once it is over
 SPIKE_GROWTH = 2.0  # taller than those that this run has come back from
 FORGET = 0.9  # with each new one the old ones count less
 FAST_ROWS = 20  # warnings shorter than this are "fast"
+STILL_HEIGHT = 2.0  # of whatever is above a loss that was always 0: high, but how high nobody can tell
 MAX_COUNTED = 4096  # rows that tell how usual high ones are
-TOLD_VALUES = 8
 LEAST_TOLD = 16  # rows of an excursion before its forecast is told anew
-FAR_AHEAD = 100  # times what it took so far: beyond it nobody should plan with a forecast
 
 
 class LossFold(msgspec.Struct):
@@ -58,6 +62,9 @@ class LossFold(msgspec.Struct):
 
     rows: int = 0
     band: LossBand = msgspec.field(default_factory=LossBand)
+    trail: Trail = msgspec.field(default_factory=Trail)
+    block_step: int = 0
+    creep: Creep | None = None
     excursion: Excursion | None = None
     last_step: int = 0
     last_value: float = math.nan
@@ -85,15 +92,42 @@ class LossFold(msgspec.Struct):
         while place < len(values):
             plain = self._plain(values[place : place + self.band.room])
             if plain:
-                self.band.take(plain)
+                self._learn(int(batch.steps[places[place]]), plain)
                 self._count(len(plain), 0)
                 place += len(plain)
                 last = Row(int(batch.steps[places[place - 1]]), values[place - 1], places[place - 1], batch)
                 self._pass(last, len(plain))
+                if not self.band.block:
+                    self._close_block(last, findings)
             else:
                 self._row(Row(int(batch.steps[places[place]]), values[place], places[place], batch), findings)
                 place += 1
         return findings
+
+    def _learn(self, step: int, values: list[float]) -> None:
+        """Learn values of rows from `step` on: a single one, or as many as their block has room for."""
+        if not self.band.block:
+            self.block_step = step
+        if self.band.room:
+            self.band.take(values)
+        else:
+            self.band.accept(values[0])
+        if not self.band.block:
+            self.trail.add(self.block_step, self.band.middles[-1])
+
+    def _close_block(self, row: Row, findings: list[Finding]) -> None:
+        """Look for a rise that is still below the edge of the band, once a block is complete."""
+        level = self.trail.levels[-1]
+        if self.creep is not None:
+            if level > self.creep.level:
+                self.creep = replace(self.creep, level=level)
+            elif level < self.creep.level - CREEP_BACK * (self.creep.level - self.creep.floor):
+                findings.append(over(row, self.creep.onset_step, f"the loss has come down to {level:.4g}"))
+                self.creep = None
+        elif self.band.rows > WARM_UP:
+            self.creep = self.trail.creep(self.band.noise, self.band.range)
+            if self.creep is not None:
+                findings.append(creeps(row, self.creep, self.band, self.rows))
 
     def _plain(self, values: list[float]) -> list[float]:
         """Return `values` where nothing in them can be news, else nothing.
@@ -133,7 +167,7 @@ class LossFold(msgspec.Struct):
                      series="loss", step=self.last_step, value=self.last_value),
         )  # fmt: skip
         evidence = Evidence(
-            text=f"the loss is {_spell(row.value)} at step {row.step}",
+            text=f"the loss is {spelled(row.value)} at step {row.step}",
             series="loss",
             step=row.step,
             value=row.value,
@@ -142,9 +176,10 @@ class LossFold(msgspec.Struct):
             Finding(
                 kind=kind, severity="critical", onset_step=onset, detected_step=row.step,
                 nonfinite_step=row.step, evidence=(evidence, *before),
-                facts={**self._band_facts(), **row.flags, **self.recurrence.facts(), "loss_nonfinite": True,
+                facts={**band_facts(self.band, self.rows), **row.flags, **self.recurrence.facts(),
+                       "loss_nonfinite": True,
                        "previous_loss": self.last_value, "previous_step": self.last_step,
-                       "loss_is": _spell(row.value),
+                       "loss_is": spelled(row.value),
                        "previous_height": self.band.height(self.last_value) if self.rows else None,
                        "excursion_rows": self.excursion.rows if self.excursion else 0},
             )
@@ -152,13 +187,15 @@ class LossFold(msgspec.Struct):
 
     def _name_nonfinite(self, row: Row) -> tuple[Kind, int]:
         out = self.excursion
+        if self.creep is not None:
+            return "gradual_divergence", self.creep.onset_step
         if self.rows < FIRST_ROWS:
             return "immediate_blowup", out.onset_step if out is not None and out.warned else row.step
         if out is None or out.inside:
             return "sudden_nan", row.step
         if out.alarm is not None or out.warned:
             return out.alarm or "gradual_divergence", out.onset_step
-        if out.rows < 2 or (out.rows > FAST_ROWS and not out.is_at_its_crest):
+        if not out.leads_up or (out.rows > FAST_ROWS and not out.is_at_its_crest):
             return "sudden_nan", row.step  # a ramp or another task went on, and had nothing to do with it
         return "fast_divergence" if out.rows <= FAST_ROWS else "gradual_divergence", out.onset_step
 
@@ -171,13 +208,23 @@ class LossFold(msgspec.Struct):
                 return
         if self.excursion is None and not self._leaves(row.value):
             self._count(1, int(self.band.height(row.value) >= LOST_HEIGHT))
-            self.band.accept(row.value)
+            self._learn(row.step, [row.value])
+            if not self.band.block:
+                self._close_block(row, findings)
             return
         if self.excursion is None:
             self.excursion = Excursion(
-                onset_step=row.step, before=self._height_before(), scale_before=self.last_scale or 0.0
-            )
+                onset_step=self._onset(row), before=self._height_before(),
+                scale_before=self.last_scale or 0.0, warned=self.creep is not None,
+            )  # fmt: skip
         self._follow(row, self.excursion, findings)
+
+    def _onset(self, row: Row) -> int:
+        """Return where the loss turned, if it climbed to the edge of the band and did not jump there."""
+        if self.creep is not None:
+            return self.creep.onset_step
+        turn = self.trail.turn(row.value, self.band.noise) if self.trail.levels else None
+        return row.step if turn is None else turn
 
     def _height_before(self) -> float:
         return self.band.height(self.last_value) if math.isfinite(self.last_value) else 0.0
@@ -196,7 +243,7 @@ class LossFold(msgspec.Struct):
             self._alarm(row, out, findings)
         else:
             out.warned = True
-            findings.append(self._divergence(row, out, "warning", "immediate_blowup"))
+            findings.append(divergence(row, out, self.band, self.rows, "warning", "immediate_blowup"))
 
     def _leaves(self, value: float) -> bool:
         band = self.band
@@ -207,6 +254,7 @@ class LossFold(msgspec.Struct):
 
     def _follow(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
         height = self.band.height(row.value)
+        height = height if self.band.range > 0 else min(height, STILL_HEIGHT)
         is_inside = height < LEAVE_HEIGHT or self.band.sigmas(row.value) < LEAVE_SIGMAS
         out.add(row.step, row.value, height, is_inside=is_inside)
         if row.loss_scale is not None:
@@ -223,7 +271,7 @@ class LossFold(msgspec.Struct):
         needed = rows_needed(self.high_rows + high_rows, self.counted_rows + rows)
         if self.band.rows < YOUNG_ROWS:
             needed = max(needed, YOUNG_NEEDED if self.band.rows > 1 else SINGLE_NEEDED)
-        judgement = out.judge(needed=needed, tallest=self.tallest)
+        judgement = out.judge(needed=needed, tallest=self.tallest, has_learned=self.band.has_learned)
         if self.band.rows < YOUNG_ROWS and judgement == "critical":
             # The few rows before it may as well have been the odd ones.
             is_apart = out.stands_apart(needed, is_single=self.band.rows == 1)
@@ -232,12 +280,12 @@ class LossFold(msgspec.Struct):
             self._alarm(row, out, findings)
         elif judgement == "warning" and not out.warned:
             out.warned = True
-            findings.append(self._divergence(row, out, "warning"))
+            findings.append(divergence(row, out, self.band, self.rows, "warning", "gradual_divergence"))
         elif self._has_settled(out):
             if out.jumped and out.stays_put and not out.warned:
-                findings.append(self._spike(row, out, "persisted"))
+                findings.append(spike(row, out, self.band, self.rows, "persisted"))
             elif out.towers and not out.warned and self._is_worth_telling(out):
-                findings.append(self._spike(row, out, "recovered"))
+                findings.append(spike(row, out, self.band, self.rows, "recovered"))
             self._rebase(out)
 
     @staticmethod
@@ -250,7 +298,7 @@ class LossFold(msgspec.Struct):
     def _foresee(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
         """Tell an open divergence's forecast anew, each time that it is twice as long as when last told."""
         out.next_told = 2 * out.rows
-        ahead, numbers = self._forecast(row, out)
+        ahead, numbers = outlook(row, out, self.band.best)
         if ahead and out.alarm is not None:
             findings.append(
                 Finding(
@@ -262,7 +310,7 @@ class LossFold(msgspec.Struct):
     def _alarm(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
         out.alarm = self._name_divergence(out)
         out.next_told = max(2 * out.rows, LEAST_TOLD)
-        findings.append(self._divergence(row, out, "critical"))
+        findings.append(divergence(row, out, self.band, self.rows, "critical", out.alarm))
 
     def _after_nonfinite(self, row: Row, findings: list[Finding]) -> None:
         """A loss that is finite again for a while: the weights were not poisoned."""
@@ -285,67 +333,20 @@ class LossFold(msgspec.Struct):
         self.poisoned_step, self.poisoned_rows, self.clean_rows = None, 0, 0
 
     def _name_divergence(self, out: Excursion) -> Kind:
-        left = self._rows_left(out)
+        left = rows_left(out, self.band)
         if self.rows < EARLY_ROWS:
             steady = all(a < b for a, b in pairwise(out.values))
-            far = out.peak >= FAR_HEIGHT and not steady
+            far = out.peak >= (BEYOND_HEIGHT if steady else FAR_HEIGHT)
             return "immediate_blowup" if left <= FAST_ROWS or far else "gradual_divergence"
         return "fast_divergence" if left <= FAST_ROWS else "gradual_divergence"
 
-    def _rows_left(self, out: Excursion) -> float:
-        heights = [self.band.range, *(value - self.band.best for value in out.values)]
-        return rows_to_limit(heights)
-
-    def _divergence(
-        self, row: Row, out: Excursion, severity: Severity, kind: Kind = "gradual_divergence"
-    ) -> Finding:
-        band = self.band
-        began = f"the run began at {band.start:.4g}, its best level was {band.best:.4g}"
-        story = ", ".join(f"{value:.4g}" for value in out.values[-TOLD_VALUES:])
-        ahead, numbers = self._forecast(row, out)
-        return Finding(
-            kind=out.alarm or kind, severity=severity, onset_step=out.onset_step,
-            detected_step=row.step,
-            evidence=(
-                Evidence(text=f"the loss is {row.value:.4g} at step {row.step}; {began}",
-                         series="loss", step=row.step, value=row.value),
-                Evidence(text=f"the last losses: {story}", series="loss", step=out.onset_step,
-                         value=out.values[0]),
-                *ahead,
-            ),
-            facts={**row.flags, **self._band_facts(), **numbers, "height": out.heights[-1],
-                   "excursion_rows": out.rows, "rows_to_limit": self._rows_left(out), "loss": row.value},
-        )  # fmt: skip
-
-    def _forecast(self, row: Row, out: Excursion) -> tuple[list[Evidence], Flags]:
-        """Return when the number format ends, in words and in numbers: float16 first where it is in use."""
-        told: list[Evidence] = []
-        facts: Flags = {}
-        rises = [value - self.band.best for value in out.values]
-        formats = {"float32": LIMIT_LOG10}
-        if row.loss_scale is not None:
-            formats["float16"] = HALF_LIMIT_LOG10
-        for name, limit in formats.items():
-            ahead = steps_to_limit(out.steps, rises, limit)
-            if ahead is not None and ahead.low <= FAR_AHEAD * (row.step - out.onset_step + 1):
-                text = f"{FORECAST}, the loss overflows {name} {ahead.text}; it may turn NaN before"
-                told.append(Evidence(text=text, series="loss", step=row.step, value=row.value))
-                facts |= {f"steps_to_{name}_end": ahead.likely, f"steps_to_{name}_end_low": ahead.low,
-                          f"steps_to_{name}_end_high": ahead.high}  # fmt: skip
-        return told, facts
-
     def _come_back(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
-        if out.alarm is not None or out.warned:
+        if out.alarm is not None or (out.warned and self.creep is None):
             text = f"the loss has been back in its usual range for {out.inside} steps, at {row.value:.4g}"
-            findings.append(
-                Finding(
-                    kind=out.alarm or "gradual_divergence", severity="critical", phase="withdraw",
-                    onset_step=out.onset_step, detected_step=row.step,
-                    evidence=(Evidence(text=text, series="loss", step=row.step, value=row.value),),
-                )
-            )  # fmt: skip
-        elif self._is_worth_telling(out):
-            findings.append(self._spike(row, out, "recovered"))
+            findings.append(over(row, out.onset_step, text, out.alarm))
+        elif self.creep is None and self._is_worth_telling(out):
+            findings.append(spike(row, out, self.band, self.rows, "recovered"))
+        self.creep = None if out.alarm is not None else self.creep  # else its levels tell when it is over
         self.tallest = max(self.tallest * FORGET, out.peak)
         self._count(out.rows, out.high_rows)
         self.excursion = None
@@ -354,28 +355,13 @@ class LossFold(msgspec.Struct):
         """A run that spikes all the time has told it once; the very first steps are restless anyway."""
         return self.rows >= EARLY_ROWS and out.peak >= max(SPIKE_HEIGHT, SPIKE_GROWTH * self.tallest)
 
-    def _spike(self, row: Row, out: Excursion, outcome: Literal["recovered", "persisted"]) -> Finding:
-        text = (
-            f"the loss was {out.peak_value:.4g} at step {out.peak_step} and spent "
-            f"{counted(out.rows - out.inside, 'step')} outside its usual range; "
-            f"its best level was {self.band.best:.4g}"
-        )
-        return Finding(
-            kind="loss_spike", severity="info" if outcome == "recovered" else "warning",
-            phase="resolve" if outcome == "recovered" else "open",
-            onset_step=out.onset_step, detected_step=row.step,
-            evidence=(Evidence(text=text, series="loss", step=out.peak_step, value=out.peak_value),),
-            facts={**self._band_facts(), "outcome": outcome, "height": out.peak, "peak": out.peak_value,
-                   "peak_step": out.peak_step, "excursion_rows": out.rows},
-        )  # fmt: skip
-
     def _rebase(self, out: Excursion) -> None:
         """The loss stays on another level: from here on that is its band."""
         self.normal = median(out.heights)
-        for value in out.values:
-            self.band.accept(value)
+        for step, value in zip(out.steps, out.values, strict=True):
+            self._learn(step, [value])
         self._count(out.rows, out.high_rows)
-        self.excursion = None
+        self.excursion = self.creep = None
 
     def _count(self, rows: int, high_rows: int) -> None:
         self.high_rows += high_rows
@@ -383,13 +369,3 @@ class LossFold(msgspec.Struct):
             rows -= MAX_COUNTED + 1 - self.counted_rows
             self.counted_rows, self.high_rows = MAX_COUNTED // 2, self.high_rows // 2
         self.counted_rows += rows
-
-    def _band_facts(self) -> dict[str, float | int | str | bool | None]:
-        band = self.band
-        if not band.rows:
-            return {}
-        return {"best": band.best, "start": band.start, "noise": band.noise, "rows_before": self.rows}
-
-
-def _spell(value: float) -> str:
-    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
 import msgspec
 
@@ -20,6 +20,7 @@ HISTORY = 64  # blocks that stand for the whole run, thinned as it grows
 MAD_TO_SIGMA = 1.4826
 FALL_SHARE = 3.0  # a restart rises at once and falls slowly
 NOISE_RANGE = 16.0  # a run that has not learned yet is allowed this many sigma of room
+GRAIN = 1e-3  # of its first value: a loss that stands still may be rounded to three digits
 YOUNG_ROWS = 20  # a run this young knows no noise yet:
 YOUNG_RANGE = 0.25  # it is allowed this share of its first value
 
@@ -62,6 +63,11 @@ class LossBand(msgspec.Struct):
             room = max(room, YOUNG_RANGE * abs(self.first))
         return room + min(self.wander, room)
 
+    @property
+    def has_learned(self) -> bool:
+        """Whether its range is that of a descent and not of mere noise; nobody knows while it is young."""
+        return self.rows < YOUNG_ROWS or self.start - self.best >= NOISE_RANGE * self.noise
+
     def accept(self, value: float) -> None:
         """Learn from a finite value that is inside the band."""
         if not self.rows:
@@ -91,15 +97,19 @@ class LossBand(msgspec.Struct):
     def _warm_up(self, value: float) -> None:
         self.recent = [*self.recent[-BLOCK:], value]
         self.best = min(self.best, median(self.recent[-HEAD:]))
-        steps = [abs(b - a) for a, b in pairwise(self.recent)]
-        if steps:
-            self.noise = MAD_TO_SIGMA * median(steps) / math.sqrt(2)
+        if len(self.recent) > 1:
+            self.noise = self._noise(self.recent)
+
+    def _noise(self, values: list[float]) -> float:
+        """Return the scatter from row to row; where most rows repeat the one before, what the others say."""
+        steps = [abs(b - a) for a, b in pairwise(values)]
+        usual = median(steps) or fmean(steps)
+        return MAD_TO_SIGMA * usual / math.sqrt(2) or GRAIN * abs(self.first)
 
     def _close_block(self) -> None:
         values = self.block
         middle = median(values)
-        steps = [abs(b - a) for a, b in pairwise(values)]
-        self.noises = [*self.noises[1 - MEMORY :], MAD_TO_SIGMA * median(steps) / math.sqrt(2)]
+        self.noises = [*self.noises[1 - MEMORY :], self._noise(values)]
         if self.middles:
             self.shifts = [*self.shifts[1 - MEMORY :], middle - self.middles[-1]]
         self.block = []

@@ -1,0 +1,1 @@
+"""Robustness: labelled traces, changed in ways that change nothing about the run itself."""
