@@ -32,6 +32,8 @@ APART = 1.5  # times the decades that its rows lie apart from each other
 MAX_ROWS_NEEDED = 20
 CHANCE = 1e-6  # how unlikely it must be that so many high rows in a row are this run's usual noise
 PRIOR_ROWS = 500  # one high row in so many is expected of any run
+BACK_ROWS = 4  # rows inside the band that end it,
+FEW_BACK_ROWS = 2  # or these where they lie far apart
 FALLING_ROWS = 8  # an excursion that only falls gets this many rows to come back
 RISING_GROWTH = 1.2  # the latest three rows against the first three
 RISING_ROWS = 6
@@ -50,7 +52,10 @@ Judgement = Literal["critical", "warning"]
 
 
 class Excursion(msgspec.Struct):
-    """State of one excursion. `before` is the height of the last row inside the band."""
+    """State of one excursion. `before` is the height of the last row inside the band.
+
+    `spacing` are the steps between that row and the first one outside.
+    """
 
     onset_step: int
     before: float = 0.0
@@ -66,6 +71,9 @@ class Excursion(msgspec.Struct):
     values: list[float] = []
     heights: list[float] = []
     head: list[float] = []
+    spacing: int = 0
+    back_step: int = 0
+    last_step: int = 0
     scale_before: float = 0.0
     scale_fell: bool = False
     alarm: Kind | None = None
@@ -78,6 +86,8 @@ class Excursion(msgspec.Struct):
         self.high_rows += height >= LOST_HEIGHT
         self.dips += is_inside
         self.inside = self.inside + 1 if is_inside else 0
+        self.back_step = step if self.inside == 1 else self.back_step
+        self.last_step = step
         self.steps = [*self.steps[1 - MEMORY :], step]
         self.values = [*self.values[1 - MEMORY :], value]
         self.heights = [*self.heights[1 - MEMORY :], height]
@@ -86,6 +96,15 @@ class Excursion(msgspec.Struct):
         if height > self.peak:
             self.peak, self.peak_row = height, self.rows
             self.peak_step, self.peak_value = step, value
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it is over: so many rows inside the band, or fewer that cover as many steps.
+
+        Rows that came `spacing` steps apart when it began may be few and far between in the excerpt of a log.
+        """
+        is_long = self.last_step - self.back_step >= BACK_ROWS * max(self.spacing, 1)
+        return self.inside >= BACK_ROWS or (self.inside >= FEW_BACK_ROWS and is_long)
 
     def note_scale(self, scale: float) -> None:
         """Take the loss scale of a row."""

@@ -31,10 +31,11 @@ from trainvitals_server.detect.recurrence import Recurrence, counted
 from trainvitals_server.detect.rows import Row
 from trainvitals_server.detect.stats import WARM_UP, LossBand
 from trainvitals_server.detect.trail import CREEP_BACK, Creep, Trail
-from trainvitals_server.detect.young import YOUNG_ROWS, blown_up_since, is_sure
+from trainvitals_server.detect.young import LONE_ROWS, YOUNG_ROWS, blown_up_since, is_sure, left_the_first
 from trainvitals_server.finding import Evidence, Finding, Kind
 
 EARLY_ROWS = 20  # "within the first 20 updates" of immediate_blowup
+EARLY_STEPS = 1000  # of an excerpt: a few rows from here and there are no start
 FIRST_ROWS = 6  # a non-finite loss this early needs no further story
 LEAVE_SIGMAS = 8.0  # far beyond the noise; halfway back to the start is the other condition
 YOUNG_HEIGHT = 5.0  # while a run is young it must be far higher,
@@ -42,7 +43,6 @@ YOUNG_SIGMAS = 100.0  # far beyond what noise it has shown,
 YOUNG_NEEDED = 5  # and longer,
 SINGLE_NEEDED = 20  # still longer where a single row says what is high
 PLAIN_SHARE = 0.98  # rows so far below the edge of the band need no closer look
-BACK_ROWS = 4  # rows inside the band that end an excursion
 PERSIST_ROWS = 30  # an excursion this long is no spike
 FOLLOW_ROWS = 200  # one that rises or was told is followed longer before its level is the new normal
 NORMAL_FACTOR = 1.5  # what was once accepted as normal must be exceeded this far to be news
@@ -77,6 +77,7 @@ class LossFold(msgspec.Struct):
     high_rows: int = 0
     counted_rows: int = 0
     normal: float = 0.0
+    back_step: int | None = None
     young: list[float] = []
     young_steps: list[int] = []
 
@@ -202,7 +203,7 @@ class LossFold(msgspec.Struct):
     def _finite(self, row: Row, findings: list[Finding]) -> None:
         if self.poisoned_step is not None:
             self._after_nonfinite(row, findings)
-        if self.excursion is None and len(self.young) < YOUNG_ROWS:
+        if self.excursion is None and len(self.young) <= LONE_ROWS:
             self._young(row, findings)
             if self.excursion is not None:
                 return
@@ -216,6 +217,7 @@ class LossFold(msgspec.Struct):
             self.excursion = Excursion(
                 onset_step=self._onset(row), before=self._height_before(),
                 scale_before=self.last_scale or 0.0, warned=self.creep is not None,
+                spacing=row.step - self.last_step if self.rows else 0,
             )  # fmt: skip
         self._follow(row, self.excursion, findings)
 
@@ -224,7 +226,8 @@ class LossFold(msgspec.Struct):
         if self.creep is not None:
             return self.creep.onset_step
         turn = self.trail.turn(row.value, self.band.noise) if self.trail.levels else None
-        return row.step if turn is None else turn
+        is_new = turn is not None and (self.back_step is None or turn > self.back_step)
+        return turn if turn is not None and is_new else row.step
 
     def _height_before(self) -> float:
         return self.band.height(self.last_value) if math.isfinite(self.last_value) else 0.0
@@ -232,14 +235,23 @@ class LossFold(msgspec.Struct):
     def _young(self, row: Row, findings: list[Finding]) -> None:
         self.young.append(row.value)
         self.young_steps.append(row.step)
-        since = blown_up_since(self.young)
+        since = blown_up_since(self.young) if len(self.young) <= YOUNG_ROWS else None
+        is_lone = since is None and len(self.young) == self.rows + 1 == LONE_ROWS + 1
+        if is_lone and left_the_first(self.young):
+            since, self.band = 1, LossBand()
+            self.band.accept(self.young[0])
         if since is None:
             return
-        out = Excursion(onset_step=self.young_steps[since])
+        out = Excursion(
+            onset_step=self.young_steps[since], spacing=self.young_steps[-1] - self.young_steps[-2]
+        )
         for step, value in zip(self.young_steps[since:], self.young[since:], strict=True):
             out.add(step, value, self.band.height(value), is_inside=False)
         self.excursion = out
-        if is_sure(self.young):
+        if is_lone:
+            out.alarm = "immediate_blowup"
+            findings.append(divergence(row, out, self.band, self.rows, "critical", out.alarm))
+        elif is_sure(self.young):
             self._alarm(row, out, findings)
         else:
             out.warned = True
@@ -259,7 +271,7 @@ class LossFold(msgspec.Struct):
         out.add(row.step, row.value, height, is_inside=is_inside)
         if row.loss_scale is not None:
             out.note_scale(row.loss_scale)
-        if out.inside >= BACK_ROWS:
+        if out.is_back:
             self._come_back(row, out, findings)
         elif out.alarm is None:
             self._judge(row, out, findings)
@@ -349,11 +361,12 @@ class LossFold(msgspec.Struct):
         self.creep = None if out.alarm is not None else self.creep  # else its levels tell when it is over
         self.tallest = max(self.tallest * FORGET, out.peak)
         self._count(out.rows, out.high_rows)
-        self.excursion = None
+        self.excursion, self.back_step = None, row.step
 
     def _is_worth_telling(self, out: Excursion) -> bool:
         """A run that spikes all the time has told it once; the very first steps are restless anyway."""
-        return self.rows >= EARLY_ROWS and out.peak >= max(SPIKE_HEIGHT, SPIKE_GROWTH * self.tallest)
+        is_old = self.rows >= EARLY_ROWS or out.last_step - self.young_steps[0] >= EARLY_STEPS
+        return is_old and out.peak >= max(SPIKE_HEIGHT, SPIKE_GROWTH * self.tallest)
 
     def _rebase(self, out: Excursion) -> None:
         """The loss stays on another level: from here on that is its band."""
@@ -361,7 +374,7 @@ class LossFold(msgspec.Struct):
         for step, value in zip(out.steps, out.values, strict=True):
             self._learn(step, [value])
         self._count(out.rows, out.high_rows)
-        self.excursion = self.creep = None
+        self.excursion, self.creep, self.back_step = None, None, out.steps[-1]
 
     def _count(self, rows: int, high_rows: int) -> None:
         self.high_rows += high_rows

@@ -5,6 +5,7 @@ Only what no noise explains counts here: a value beyond all proportion, or a ris
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -14,6 +15,9 @@ SURE_ABSURD = 1e8  # where that is a single one: the loss of one sample may well
 CHAIN_ROWS = 4  # rises in a row,
 CHAIN_GROWTH = 3.0  # each this many times the one before,
 CHAIN_REACH = 10.0  # the last one this many times the largest value before the chain
+LONE_ROWS = 20  # rows after the first one that are all so much higher,
+LONE_TIMES = 2.5  # by more than so many times its size,
+LONE_CLOSE = 1.5  # and in decades so much closer to each other than to it: the first one was before the harm
 LEAST_ROWS = 5  # three values in ascending order are no rarity where a batch is one sample
 
 
@@ -34,6 +38,19 @@ def blown_up_since(values: Sequence[float]) -> int | None:
 def is_sure(values: Sequence[float]) -> bool:
     """Return whether the rows that began to blow up leave no doubt; a single row before them may be odd."""
     return len(values) > 2 or values[1] - values[0] >= SURE_ABSURD * abs(values[0])
+
+
+def left_the_first(values: Sequence[float]) -> bool:
+    """Return whether a run has left its first row for another world before the second one was logged.
+
+    Asked once, of the first row and `LONE_ROWS` more.
+    """
+    first, others = abs(values[0]), values[1:]
+    rises = [value - values[0] for value in others]
+    low, high = min(rises), max(rises)
+    if not 0 < LONE_TIMES * first <= low:
+        return False
+    return math.log(low / first) >= LONE_CLOSE * math.log(high / low)
 
 
 def _chain(values: Sequence[float]) -> int | None:
