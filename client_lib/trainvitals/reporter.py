@@ -16,6 +16,9 @@ from trainvitals.backups import Backups
 from trainvitals.frameworks import Training, Way, backend, callback_class, replicas_of, training_for, way_of
 from trainvitals.guard import Guard
 from trainvitals.identity import identify
+from trainvitals.preflight import preflight
+from trainvitals.preflight.report import PreflightReport
+from trainvitals.probe.types import Model, Value
 from trainvitals.response import Policy, Response
 from trainvitals.session import Session
 
@@ -126,6 +129,32 @@ class HealthReporter(_Callback):
         self._was_finite = True
         self._thread = 0
         self._is_in_fit = False
+
+    @staticmethod
+    def preflight(model: Model, batch: Value) -> PreflightReport:
+        """Look at a model and one batch before the first step, and say what will go wrong.
+
+        ```python
+        print(HealthReporter.preflight(model, (x[:32], y[:32])))
+        ```
+
+        It belongs to no run, needs no server and tells none: it is called before there is a reporter, or
+        on one. The step is run once, without its update; weights, statistics, optimizer, seeds and metrics
+        are afterwards what they were, bit for bit.
+
+        Args:
+            model: Compiled, best; else what needs no loss is looked at.
+            batch: What one step of `fit` gets: `x`, `(x, y)` or `(x, y, sample_weight)`, of arrays or
+                tensors, or an element of a data set.
+
+        Returns:
+            The findings, errors first, to print or to show in a notebook; true where there is no error.
+
+        Raises:
+            TypeError: if `model` is no Keras model, or `batch` no batch.
+            ValueError: if the batch is empty, or has more parts than these.
+        """
+        return preflight(model, batch)
 
     @property
     def run_id(self) -> str:

@@ -1,0 +1,452 @@
+"""Programs with one planted fault: a preflight names it, and its layer, line, feature or samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+from scenes import line_of
+from trainvitals.preflight import preflight
+from trainvitals.preflight.finding import Finding
+from trainvitals.probe.types import Value
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(autouse=True)
+def _default_policy() -> Iterator[None]:
+    keras.utils.set_random_seed(1)
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+def normal(*shape: int) -> Value:
+    return np.random.default_rng(sum(shape)).normal(size=shape).astype("float32")
+
+
+def ids(classes: int, *shape: int) -> Value:
+    return np.random.default_rng(7).integers(0, classes, shape)
+
+
+def net(*members: Value, loss: Value = "mse", optimizer: Value = "adam") -> Value:
+    model = keras.Sequential(list(members))
+    model.compile(optimizer=optimizer, loss=loss)
+    return model
+
+
+def dense(units: int, activation: Value = None, name: str | None = None) -> Value:
+    return layers.Dense(units, activation=activation, name=name)
+
+
+def only(model: Value, *batch: Value) -> Finding:
+    """Return the one thing that was found."""
+    report = preflight(model, batch if len(batch) > 1 else batch[0])
+    assert report.notes == ()
+    (found,) = report.findings
+    return found
+
+
+# The batch
+
+
+def test_a_missing_value_is_named_with_feature_and_sample() -> None:
+    x = normal(16, 5)
+    x[9, 3] = np.nan
+    found = only(net(dense(4, "relu"), dense(1)), x, normal(16, 1))
+    assert (found.code, found.severity) == ("data_not_finite", "error")
+    assert (found.part, found.feature, found.samples) == ("x", 3, (9,))
+
+
+def test_an_infinite_label_is_named() -> None:
+    y = normal(16, 1)
+    y[[2, 5]] = np.inf
+    found = only(net(dense(4, "relu"), dense(1)), normal(16, 5), y)
+    assert (found.code, found.part, found.samples) == ("data_not_finite", "y", (2, 5))
+    assert "2 Infinity" in found.what
+
+
+def test_pixels_of_0_to_255_are_not_normalised() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 1)).astype("uint8")
+    model = net(layers.Conv2D(4, 3, name="first"), layers.Flatten(), dense(1))
+    found = only(model, images, normal(8, 1))
+    assert (found.code, found.severity, found.layer) == ("input_not_normalised", "warning", "first")
+    assert "Rescaling(1 / 255)" in found.snippet
+
+
+def test_one_raw_feature_among_normalised_ones_is_named() -> None:
+    x = normal(32, 4)
+    x[:, 2] = 2015 + 5 * x[:, 2]
+    found = only(net(dense(8, "tanh"), dense(1)), x, normal(32, 1))
+    assert (found.code, found.part, found.feature) == ("input_not_normalised", "x", 2)
+
+
+def test_inputs_that_float16_cannot_hold_are_named() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    x = normal(16, 4)
+    x[3, 1] = 1e5
+    report = preflight(net(layers.BatchNormalization(), dense(1)), (x, normal(16, 1)))
+    assert [(one.code, one.feature, one.samples) for one in report.errors] == [
+        ("input_beyond_float16", 1, (3,))
+    ]
+
+
+# Labels
+
+
+def test_class_ids_that_begin_with_1_are_outside_of_the_loss() -> None:
+    y = ids(3, 16) + 1
+    found = only(net(dense(3, "softmax"), loss="sparse_categorical_crossentropy"), normal(16, 4), y)
+    assert (found.code, found.snippet) == ("labels_outside_domain", "y = y - 1")
+    assert found.samples == tuple(np.flatnonzero(y == 3))
+
+
+def test_a_negative_class_id_is_outside_of_the_loss() -> None:
+    y = ids(3, 16)
+    y[4] = -1
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    found = only(net(dense(3), loss=loss), normal(16, 4), y)
+    assert (found.code, found.samples) == ("labels_outside_domain", (4,))
+
+
+def test_one_hot_labels_for_a_loss_over_class_ids_are_told_apart() -> None:
+    model = net(dense(3, "softmax"), loss="sparse_categorical_crossentropy")
+    assert only(model, normal(16, 4), np.eye(3)[ids(3, 16)]).code == "labels_one_hot_for_sparse"
+
+
+def test_class_ids_for_a_loss_over_one_hot_labels_are_told_apart() -> None:
+    model = net(dense(3, "softmax"), loss="categorical_crossentropy")
+    assert only(model, normal(16, 4), ids(3, 16)).code == "labels_sparse_for_one_hot"
+
+
+@pytest.mark.parametrize(
+    ("labels", "advice"), [([-1, 1], "y = (y + 1) / 2"), ([0, 255], "/ 255"), ([1, 2], "y = y - 1")]
+)
+def test_labels_of_a_binary_loss_outside_of_0_to_1_are_told(labels: list[int], advice: str) -> None:
+    y = np.asarray(labels)[ids(2, 16, 1)].astype("float32")
+    found = only(net(dense(1, "sigmoid"), loss="binary_crossentropy"), normal(16, 4), y)
+    assert found.code == "labels_outside_domain"
+    assert advice in found.snippet
+
+
+def test_labels_of_several_classes_do_not_fit_a_loss_over_exactly_one() -> None:
+    y = np.eye(4, dtype="float32")[ids(4, 16)]
+    y[3] = 1
+    found = only(net(dense(4, "softmax"), loss="categorical_crossentropy"), normal(16, 4), y)
+    assert (found.code, found.severity, found.samples) == ("labels_not_one_class", "warning", (3,))
+
+
+def test_negative_counts_do_not_fit_poisson() -> None:
+    found = only(net(dense(1, "softplus"), loss="poisson"), normal(16, 4), normal(16, 1))
+    assert found.code == "labels_outside_domain"
+
+
+def test_three_labels_do_not_fit_a_hinge() -> None:
+    found = only(net(dense(1, "tanh"), loss="hinge"), normal(16, 4), ids(3, 16, 1))
+    assert found.code == "labels_outside_domain"
+
+
+# Between outputs and loss
+
+
+def test_a_softmax_before_a_loss_of_logits_is_one_too_many() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    found = only(net(dense(8, "relu"), dense(3, "softmax", "probs"), loss=loss), normal(16, 4), ids(3, 16))
+    assert (found.code, found.severity) == ("activation_before_logits_loss", "error")
+    assert found.layer == "probs"
+
+
+def test_a_sigmoid_that_keras_looks_behind_is_a_warning() -> None:
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    found = only(net(dense(1, "sigmoid"), loss=loss), normal(16, 4), ids(2, 16, 1))
+    assert (found.code, found.severity) == ("activation_before_logits_loss", "warning")
+
+
+@pytest.mark.parametrize(
+    ("units", "loss"), [(1, "binary_crossentropy"), (3, "sparse_categorical_crossentropy")]
+)
+def test_logits_before_a_loss_of_probabilities_lack_an_activation(units: int, loss: str) -> None:
+    found = only(net(dense(8, "relu"), dense(units, None, "head"), loss=loss), normal(16, 4), ids(units, 16))
+    assert (found.code, found.severity, found.layer) == ("logits_without_activation", "error", "head")
+
+
+def test_a_linear_output_does_not_fit_poisson() -> None:
+    codes = [
+        one.code for one in preflight(net(dense(1), loss="poisson"), (normal(16, 4), ids(9, 16, 1))).errors
+    ]
+    assert "outputs_outside_domain" in codes
+
+
+def test_a_softmax_over_one_unit_learns_nothing() -> None:
+    model = net(dense(8, "relu"), dense(1, "softmax", "one"), loss="binary_crossentropy")
+    found = preflight(model, (normal(16, 4), ids(2, 16, 1))).findings[0]
+    assert (found.code, found.severity, found.layer) == ("single_unit_softmax", "error", "one")
+
+
+def test_a_softmax_over_one_unit_inside_is_found_too() -> None:
+    given = keras.Input((6, 4))
+    weights = layers.Dense(1, activation="softmax", name="attention")(given)
+    model = keras.Model(given, dense(1)(layers.Flatten()(given * weights)))
+    model.compile("adam", "mse")
+    found = preflight(model, (normal(8, 6, 4), normal(8, 1)))
+    assert ("single_unit_softmax", "attention") in [(one.code, one.layer) for one in found.findings]
+
+
+# float16
+
+
+class Attention(layers.Layer):  # type: ignore[misc]
+    """Adds the least float16 where the mask is 0."""
+
+    def build(self, shape: Value) -> None:
+        self.q = self.add_weight(shape=(shape[-1], shape[-1]))
+
+    def call(self, x: Value) -> Value:
+        scores = ops.matmul(ops.matmul(x, ops.cast(self.q, x.dtype)), ops.transpose(x, (0, 2, 1)))
+        mask = ops.cast(ops.any(x != 0, axis=-1), scores.dtype)
+        low = np.array(np.finfo("float16").min, "float16")
+        scores = scores + (1 - mask)[:, None, :] * low  # the mask
+        return ops.matmul(ops.softmax(scores, axis=-1), x)
+
+
+def test_a_mask_of_the_least_float16_is_named_with_its_line() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    model = net(Attention(name="attention"), layers.Flatten(), layers.Dense(1, dtype="float32"))
+    found = only(model, normal(8, 5, 4), normal(8, 1))
+    assert (found.code, found.layer, found.line) == ("float16_mask", "attention", line_of("the mask"))
+
+
+def test_a_mask_that_becomes_infinite_in_float16_is_named() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+
+    def causal(scores: Value) -> Value:
+        return ops.where(np.tri(5, dtype=bool), scores, -1e9)  # the fill
+
+    model = net(
+        dense(5), layers.Lambda(causal), layers.Softmax(), layers.Flatten(), layers.Dense(1, dtype="float32")
+    )
+    found = only(model, normal(8, 5, 4), normal(8, 1))
+    assert (found.code, found.line) == ("float16_mask", line_of("the fill"))
+
+
+def test_an_epsilon_below_the_least_float16_is_named() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+
+    def standardised(x: Value) -> Value:
+        return x / (ops.mean(ops.abs(x), axis=-1, keepdims=True) + 1e-8)  # the lost epsilon
+
+    model = net(dense(5), layers.Lambda(standardised), layers.Dense(1, dtype="float32"))
+    found = only(model, normal(8, 4), normal(8, 1))
+    assert (found.code, found.line) == ("float16_epsilon", line_of("the lost epsilon"))
+
+
+def test_an_optimizer_epsilon_that_float16_weights_do_not_know_is_named() -> None:
+    keras.config.set_dtype_policy("float16")
+    model = net(dense(1), optimizer=keras.optimizers.Adam(epsilon=1e-8))
+    codes = [one.code for one in preflight(model, (normal(8, 4), normal(8, 1))).findings]
+    assert codes == ["float16_optimizer_epsilon", "no_loss_scale"]
+
+
+def test_float16_without_a_loss_scale_is_told() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    model = keras.Sequential([dense(8, "relu"), layers.Dense(1, dtype="float32")])
+    model.compile("sgd", "mse", auto_scale_loss=False)
+    assert only(model, normal(8, 4), normal(8, 1)).code == "no_loss_scale"
+
+
+class Forgetful(keras.Sequential):  # type: ignore[misc]
+    """Takes gradients of a loss that it did not scale."""
+
+    def train_step(self, data: Value) -> dict[str, Value]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = ops.mean(ops.square(y - self(x, training=True)))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+def test_a_train_step_that_forgets_to_scale_its_loss_is_told() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    model = Forgetful([dense(8, "relu"), layers.Dense(1, dtype="float32")])
+    model.compile("sgd", "mse")
+    assert only(model, normal(8, 4), normal(8, 1)).code == "loss_scale_not_applied"
+
+
+# Operations that are undefined somewhere
+
+
+def raw_bce(y: Value, p: Value) -> Value:
+    return -ops.mean(y * ops.log(p) + (1 - y) * ops.log(1 - p))  # the logarithms
+
+
+def rounded_bce(y: Value, p: Value) -> Value:
+    p = ops.clip(p, 1e-9, 1 - 1e-9)  # 1 - 1e-9 is 1 in float32
+    return -ops.mean(y * ops.log(p) + (1 - y) * ops.log(1 - p))  # the rounded one
+
+
+def focal(y: Value, p: Value) -> Value:
+    pt = y * p + (1 - y) * (1 - p)
+    return ops.mean(-((1 - pt) ** 0.5) * ops.log(pt + 1e-7))  # the power
+
+
+def dice(y: Value, p: Value) -> Value:
+    sure = ops.cast(p > 0.5, "float32") * p
+    return ops.mean(1 - 2 * ops.sum(y * sure, -1) / (ops.sum(y, -1) + ops.sum(sure, -1)))  # the division
+
+
+@pytest.mark.parametrize(
+    ("loss", "code", "marker"),
+    [
+        (raw_bce, "unbounded_log", "the logarithms"),
+        (rounded_bce, "unbounded_log", "the rounded one"),
+        (focal, "unbounded_power", "the power"),
+        (dice, "unbounded_division", "the division"),
+    ],
+)
+def test_an_unguarded_operation_of_a_loss_is_named_with_its_line(loss: Value, code: str, marker: str) -> None:
+    y = ids(2, 16, 4).astype("float32")
+    y[:, 0] = 1  # no empty mask in this batch
+    x = normal(16, 4)
+    model = net(layers.Dense(4, activation="sigmoid", bias_initializer="ones"), loss=loss)
+    found = only(model, x, y)
+    lines = {"the logarithms": line_of("the logarithms"), "the power": line_of("the power")}
+    lines |= {"the division": line_of("the division"), "the rounded one": line_of("the rounded one")}
+    assert (found.code, found.severity, found.line) == (code, "warning", lines[marker])
+    assert found.file == __file__
+
+
+def test_a_distance_without_epsilon_is_named_with_its_layer() -> None:
+    a, b = keras.Input((6,)), keras.Input((6,))
+    tower = dense(4)
+    distance = layers.Lambda(
+        lambda t: ops.sqrt(ops.sum(ops.square(t[0] - t[1]), -1, True)),  # the root
+        name="euclid",
+    )([tower(a), tower(b)])
+    model = keras.Model([a, b], distance)
+    model.compile("adam", "mse")
+    found = only(model, (normal(8, 6), normal(8, 6) + 1), normal(8, 1))
+    assert (found.code, found.layer, found.line) == ("unbounded_sqrt", "euclid", line_of("the root"))
+
+
+def test_a_root_in_a_functional_model_is_named_by_its_node() -> None:
+    given = keras.Input((6,))
+    model = keras.Model(given, ops.sqrt(dense(4, "relu")(given) * dense(4, "sigmoid")(given)))
+    model.compile("adam", "mse")
+    codes = {one.code for one in preflight(model, (normal(8, 6), normal(8, 4))).findings}
+    assert "unbounded_sqrt" in codes
+
+
+def test_a_softmax_written_by_hand_is_named() -> None:
+    by_hand = layers.Lambda(
+        lambda z: ops.exp(z) / ops.sum(ops.exp(z), axis=-1, keepdims=True),  # the exponential
+        name="by_hand",
+    )
+    model = net(dense(8, "relu"), dense(3), by_hand, loss="categorical_crossentropy")
+    found = only(model, normal(16, 4), np.eye(3)[ids(3, 16)])
+    assert (found.code, found.layer, found.line) == ("unbounded_exp", "by_hand", line_of("the exponential"))
+
+
+def test_a_softplus_written_by_hand_is_named() -> None:
+    model = net(dense(8), layers.Lambda(lambda z: ops.log(1 + ops.exp(z))), dense(1))
+    assert only(model, normal(16, 4), normal(16, 1)).code == "unbounded_exp"
+
+
+# The first loss and gradients
+
+
+def test_a_loss_that_is_nan_at_once_names_the_operation() -> None:
+    def log_of_anything(y: Value, p: Value) -> Value:
+        return ops.mean(ops.square(ops.log(y) - p))  # the first operation
+
+    found = only(net(dense(1), loss=log_of_anything), normal(16, 4), normal(16, 1))
+    assert (found.code, found.severity, found.line) == (
+        "loss_not_finite",
+        "error",
+        line_of("the first operation"),
+    )
+    assert "Log" in found.what
+
+
+def test_a_gradient_that_is_nan_at_once_names_the_operation() -> None:
+    double = layers.Lambda(lambda x: ops.where(x > 0, ops.log(x), 0.0))  # the trap
+    x = np.abs(normal(16, 4))
+    x[2, 1] = 0
+    model = net(layers.Dense(4, use_bias=False, kernel_initializer="identity"), double, dense(1))
+    found = next(one for one in preflight(model, (x, normal(16, 1))).errors)
+    assert (found.code, found.line) == ("gradient_not_finite", line_of("the trap"))
+
+
+def test_many_sigmoids_let_the_gradient_vanish() -> None:
+    hidden = [dense(24, "sigmoid", f"s{number}") for number in range(14)]
+    model = net(*hidden, dense(1, "sigmoid"), loss="binary_crossentropy")
+    found = only(model, normal(32, 10), ids(2, 32, 1))
+    assert (found.code, found.layer) == ("gradient_vanishing", "s0")
+
+
+def test_too_wide_an_initialisation_lets_the_gradient_explode() -> None:
+    wide = [
+        layers.Dense(64, "relu", kernel_initializer=keras.initializers.RandomNormal(stddev=1.0, seed=seed))
+        for seed in range(12)
+    ]
+    found = only(net(*wide, dense(1)), normal(16, 8), normal(16, 1))
+    assert (found.code, found.severity) == ("gradient_exploding", "warning")
+
+
+class Unused(keras.Model):  # type: ignore[misc]
+    """Has a layer that the output does not depend on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.side = dense(1), dense(4, name="side")
+
+    def call(self, x: Value) -> Value:
+        self.side(x)
+        return self.used(x)
+
+
+def test_a_layer_that_the_loss_does_not_depend_on_is_named() -> None:
+    model = Unused()
+    model.compile("adam", "mse")
+    found = only(model, normal(8, 4), normal(8, 1))
+    assert (found.code, found.layer) == ("gradient_missing", "side")
+
+
+def test_a_dead_layer_is_named() -> None:
+    dead = layers.Dense(8, "relu", name="dead", bias_initializer=keras.initializers.Constant(-100))
+    found = only(net(dead, dense(1)), normal(8, 4), normal(8, 1))
+    assert (found.code, found.layer) == ("gradient_zero", "dead")
+
+
+class HomeMadeNorm(layers.Layer):  # type: ignore[misc]
+    """Has a moving variance of 0 at the start, and no epsilon outside of training."""
+
+    def build(self, shape: Value) -> None:
+        self.v = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False)
+
+    def call(self, x: Value, training: bool = False) -> Value:
+        variance = ops.var(x, axis=0)
+        if training:
+            self.v.assign(0.9 * self.v + 0.1 * variance)
+            return x / ops.sqrt(variance + 1e-3)
+        return x / ops.sqrt(self.v)
+
+
+def test_a_model_that_is_not_finite_outside_of_training_is_told() -> None:
+    x = normal(8, 4)
+    x[:, 2] = 0  # a variance that stays 0
+    found = only(net(HomeMadeNorm(), dense(1)), x, normal(8, 1))
+    assert found.code == "inference_not_finite"
+
+
+def test_a_step_that_raises_is_told_with_its_line() -> None:
+    def broken(y: Value, p: Value) -> Value:
+        return ops.mean(ops.reshape(p, (7, -1)) - y)  # what raises
+
+    found = only(net(dense(1), loss=broken), normal(8, 4), normal(8, 1))
+    assert (found.code, found.severity, found.line) == ("step_raises", "error", line_of("what raises"))
