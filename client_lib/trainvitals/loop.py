@@ -2,51 +2,52 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
-
-import numpy as np
+from typing import Any, Self
 
 from trainvitals import wire
-from trainvitals.autopsy.loop_source import LoopSource
-from trainvitals.autopsy.watch import failures
-from trainvitals.autopsy.wiring import Autopsy
+from trainvitals.autopsy.loop_watch import LoopWatch
 from trainvitals.guard import Guard
 from trainvitals.identity import identify
-from trainvitals.odd import LeftOut, as_number, as_step, shown
-from trainvitals.probe.decode import Decoded
-from trainvitals.probe.loop import LoopProbe, as_tensor
+from trainvitals.loop_rows import LoopRows
+from trainvitals.odd import LeftOut, as_mapping, as_number, as_step
+from trainvitals.one_thread import OneThread
+from trainvitals.probe.loop import as_tensor
+from trainvitals.probe.observed import Given, as_single, as_value, flat
 from trainvitals.probe.optimizers import updates_of
+from trainvitals.probe.tracing import as_written, is_traced, outside
 from trainvitals.probe.types import Optimizer, Tensor
 from trainvitals.response import Policy, loop_response
-from trainvitals.rows import Cells, Rows
 from trainvitals.session import Session
 
-READ_EVERY_S = 0.05
-READ_SHARE = 0.01
 PROMISE_S = 600.0  # your loop may validate, save and compile whenever it likes
 PROMISE_AGAIN_S = 60.0
-MAX_FAILED_STEPS = 20  # in a row: then it is no odd step, and each try costs time
-ODD = (TypeError, ValueError, OverflowError)
-
-T = TypeVar("T")
-_log = logging.getLogger("trainvitals")
 
 
 class Reporter:
     """Streams the vital signs of a loop to a trainvitals server.
 
     ```python
-    with Reporter("http://localhost:8765", project="gan") as reporter:
+    reporter = Reporter("http://localhost:8765", project="gan")
+
+    @tf.function
+    def train_step(x, y):
+        ...
+        reporter.observe(loss=loss, gradients=gradients, variables=variables, optimizer=optimizer)
+        optimizer.apply(gradients, variables)
+
+    with reporter:
         for x, y in data:
-            loss, gradients = train_step(x, y)  # your tf.function, which calls optimizer.apply
-            reporter.step(loss=loss, gradients=gradients, variables=variables, optimizer=optimizer)
+            train_step(x, y)
+            reporter.step()
     ```
+
+    Where the step is no compiled function, give all of that to `step` instead.
 
     The arguments are those of `HealthReporter`, and
 
@@ -91,25 +92,22 @@ class Reporter:
             rank=rank,
             resume_step=resume_step,
         )
-        self._response = loop_response(on_nonfinite, autopsy, share_batch, redact)
+        response = loop_response(on_nonfinite, autopsy, share_batch, redact)
         self._session = Session(identity, on_incident=on_incident, spool_dir=spool_dir, console=console)
-        self._autopsy = Autopsy(self._session, self._response)
-        self._source = LoopSource(replay) if replay is not None and autopsy else None
-        self._is_halted = False
-        self._probe = LoopProbe()
-        self._steps: list[tuple[int, float, float, Mapping[str, Any]]] = []  # (step, end, seconds, metrics)
+        self._watch = LoopWatch(self._session, response, replay)
+        self._left_out = LeftOut()
+        self._rows = LoopRows(self._session, self._left_out)
         self._step = self._session.identity.resume_step or 0
         self._knows_first_step = False
-        self._layout_id = 0
+        self._observed: Given | None = None  # eagerly, and not reported yet: its update comes after it
+        self._is_observing = False  # the last steps were those of functions that observe
+        self._is_told_twice = False
         self._clock = time.perf_counter()
-        self._next_read = 0.0
         self._promised_until = 0.0
         self._guard = Guard()
-        self._left_out = LeftOut()
-        self._failed_steps = 0  # in a row
         self._lacks_loss = False  # the last step's loss was odd
-        self._lock = threading.Lock()
-        self._thread: int | None = None
+        self._lock = threading.RLock()
+        self._one_thread = OneThread()
         self._session.when_left(self._read_rest)
 
     @property
@@ -128,7 +126,7 @@ class Reporter:
 
         Leave your loop when you like.
         """
-        return self._session.stop_requested or self._is_halted
+        return self._session.stop_requested or self._watch.is_halted
 
     def __enter__(self) -> Self:
         self._clock = time.perf_counter()
@@ -140,6 +138,89 @@ class Reporter:
         """Say how it ended: finished, interrupted by Ctrl-C, or failed by the exception."""
         with self._guard:
             self._end(error)
+
+    @as_written
+    def observe(
+        self,
+        *,
+        loss: Tensor = None,
+        gradients: Sequence[Any] | Mapping[str, Any] | None = None,
+        variables: Sequence[Any] | Mapping[str, Any] | None = None,
+        optimizer: Optimizer = None,
+        loss_scale: Tensor = None,
+        metrics: Mapping[str, Tensor] | None = None,
+        batch: Any = None,  # noqa: ANN401 - as `replay` takes it
+    ) -> None:
+        """Report the step of a compiled function; call it inside, just before the optimizer's `apply`.
+
+        The function itself writes the row, and the device is not asked for anything in a step: call
+        `reporter.step()` outside, after the function, which reads by time. With several optimizers call it
+        once for each: what the first of them was given begins a row, the others add to it.
+
+        Args:
+            loss: The loss as optimised, unscaled.
+            gradients: What you give to the optimizer's `apply`. With a `LossScaleOptimizer` these are the
+                scaled ones, which it divides by its scale: the norms are divided in the same way.
+            variables: The variables that the gradients are of, in the same order.
+            optimizer: Gives learning rate, step and loss scale.
+            loss_scale: For scaling of your own: what the loss was multiplied by. Norms are divided by it.
+            metrics: Further numbers, one series each.
+            batch: What the step is made with: counts samples and bad inputs, and is kept for `replay` if
+                the step fails.
+        """
+        if self._guard.is_off:
+            return
+        with self._lock:
+            try:
+                if self._watch.is_examining:  # the step that is replayed calls us, too
+                    return
+                given = Given(
+                    loss,
+                    flat(gradients),
+                    flat(variables),
+                    optimizer,
+                    loss_scale,
+                    self._left_out.sorted_out("metrics", as_mapping, metrics) or {},
+                    batch,
+                )
+                if is_traced():
+                    self._trace(given)
+                else:
+                    self._observe_eagerly(given)
+            except Exception as error:  # TensorFlow's are many, and a user's function must not get any
+                self._left_out.add("observe", f"observe: {wire.clip(str(error))}")
+
+    def _trace(self, given: Given) -> None:
+        """Have the function that is being traced write rows."""
+        observed, left_out = self._rows.observed, self._left_out
+        singles = {name: left_out.sorted_out("metric", as_single, one) for name, one in given.metrics.items()}
+        given = replace(
+            given,
+            loss=left_out.sorted_out("loss", as_value, given.loss),
+            loss_scale=left_out.sorted_out("loss scale", as_single, given.loss_scale),
+            metrics={str(name): one for name, one in singles.items() if one is not None},
+        )
+        with outside():
+            first_step = self._first_step(None, given.optimizer, made=0)
+            if not observed.is_used:
+                observed.begin(self._step)
+            self._open(given.optimizer, first_step)
+        observed.trace(given, *self._watch.watch(given))
+        self._is_observing = True
+
+    def _observe_eagerly(self, given: Given) -> None:
+        """Report it as `step` would: after its update, and so with what comes next."""
+        self._report_observed()
+        loss = self._left_out.sorted_out("loss", as_value, given.loss)  # a variable may change until then
+        self._observed = replace(given, loss=loss)
+
+    def _report_observed(self, more: Given | None = None) -> None:
+        given, self._observed = self._observed, None
+        if given is not None and more is not None:
+            batch = given.batch if more.batch is None else more.batch
+            given = replace(given, metrics={**given.metrics, **more.metrics}, batch=batch)
+        if given is not None:
+            self._report(given, None)
 
     def step(
         self,
@@ -156,7 +237,8 @@ class Reporter:
         """Report one training step; call it outside `tf.function`, after the optimizer's `apply`.
 
         Nothing is read back from the device here. Tensors and numpy arrays will both do. What cannot be
-        reported, such as a loss that is a text, is left out and said once in the log.
+        reported, such as a loss that is a text, is left out and said once in the log. Where a compiled
+        function calls `observe`, call it after that one with nothing but metrics, and the batch if you like.
 
         Args:
             loss: The loss as optimised, unscaled.
@@ -172,67 +254,86 @@ class Reporter:
         if self._guard.is_off:
             return
         with self._lock:
-            self._watch_thread()
+            self._one_thread.check()
             with self._guard:
-                self._report(loss, gradients, variables, optimizer, loss_scale, metrics, step, batch)
+                named = self._left_out.sorted_out("metrics", as_mapping, metrics) or {}
+                given = Given(loss, gradients or (), variables or (), optimizer, loss_scale, named, batch)
+                self._take(given, step)
 
-    def _watch_thread(self) -> None:
-        thread = threading.get_ident()
-        if self._thread not in (None, thread):
-            _log.warning("one Reporter is used by two threads, as one run; give each a Reporter of its own")
-            self._thread = None
-        elif self._thread is None and not self._knows_first_step:
-            self._thread = thread
-
-    def _report(
-        self,
-        loss: Tensor,
-        gradients: Sequence[Any] | None,
-        variables: Sequence[Any] | None,
-        optimizer: Optimizer,
-        loss_scale: float | None,
-        metrics: Mapping[str, Any] | None,
-        step: int | None,
-        batch: Any,  # noqa: ANN401
-    ) -> None:
-        given = self._checked("step", as_step, step)
-        if given is None and step is not None:
+    def _take(self, given: Given, step: int | None) -> None:
+        if self._watch.is_examining:  # the step that is replayed calls us, too
             return
-        first_step = self._first_step(given, optimizer)
-        number = self._step if given is None else given
+        if self._observed is not None:
+            self._report_observed(given)
+        elif self._rows.observed.is_used and self._is_by_functions(given):
+            self._tick(given, step)
+        else:
+            self._report(given, step)
+
+    def _is_by_functions(self, given: Given) -> bool:
+        """Return whether functions that observe write the rows: a loss that is given here is one too many."""
+        if given.loss is None and not given.gradients:
+            return True
+        if self._is_observing and not self._is_told_twice:
+            self._is_observing = False
+            self._read()
+            if self._is_observing:  # there were rows of theirs
+                self._is_told_twice = True
+                self._left_out.add("loss", "step was given a loss that `observe` has reported")
+        return self._is_told_twice
+
+    def _tick(self, given: Given, step: int | None) -> None:
+        """Take note that a function that observes has returned, and read if it is time."""
+        if step is not None:
+            self._left_out.add("step", "step was numbered, but `observe` counts by itself")
+        observed = self._rows.observed
+        self._open(next(iter(observed.optimizers), None))
+        now = time.perf_counter()
+        number = self._rows.tick(now, now - self._clock, given.metrics)
+        if self._rows.is_one_a_call:
+            self._watch.note(number, given.batch, observed.variables, observed.optimizers)
+        self._clock, self._is_observing = now, True
+        if self._rows.is_due(now):
+            self._read()
+
+    def _report(self, given: Given, step: int | None) -> None:
+        number = self._left_out.sorted_out("step", as_step, step)
+        if number is None and step is not None:
+            return
+        first_step = self._first_step(number, given.optimizer, made=1)
+        self._align()
+        if number is None:
+            number = self._step
         if number < self._step:
             self._left_out.add("step", f"step {number} was reported after step {self._step - 1}")
             return
-        if not self._session.is_open:
-            self._session.open(self._probe.environment(optimizer, self._session.identity.config), first_step)
-            self._promise()
-        tensor = self._checked("loss", as_tensor, loss)
-        self._keep_order(lacks_loss=tensor is None and loss is not None)
-        scale = self._checked("loss scale", as_number, loss_scale)
-        is_written = self._write(number, tensor, gradients or (), variables or (), optimizer, scale)
-        if self._source is not None:
-            self._source.note(number, batch, variables or (), optimizer)
+        self._open(given.optimizer, first_step)
+        loss = self._left_out.sorted_out("loss", as_tensor, given.loss)
+        self._keep_order(lacks_loss=loss is None and given.loss is not None)
+        scale = self._left_out.sorted_out("loss scale", as_number, given.loss_scale)
+        is_written = self._rows.write(number, loss, given.gradients, given.variables, given.optimizer, scale)
+        optimizers = () if given.optimizer is None else (given.optimizer,)
+        self._watch.note(number, given.batch, given.variables, optimizers)
         now = time.perf_counter()
         if is_written:
-            self._steps.append((number, now, now - self._clock, self._named(metrics)))
+            self._rows.note(number, now, now - self._clock, given.metrics)
         self._clock, self._step = now, number + 1
-        if now >= self._next_read or len(self._steps) >= self._probe.capacity // 2:
+        if self._rows.observed.is_used:
+            self._rows.observed.begin(self._step)
+        if self._rows.is_due(now):
             self._read()
 
-    def _checked(self, label: str, convert: Callable[[Any], T], value: object) -> T | None:
-        if value is None:
-            return None
-        try:
-            return convert(value)
-        except ODD as error:
-            self._left_out.add(label, f"{label} {shown(value)}: {wire.clip(str(error))}")
-            return None
+    def _align(self) -> None:
+        """Go on after the steps of functions that observe."""
+        if self._is_observing:
+            self._read()
+            self._is_observing = False
 
-    def _named(self, metrics: object) -> Mapping[str, Any]:
-        if metrics is None or isinstance(metrics, Mapping):
-            return metrics or {}
-        self._left_out.add("metrics", f"metrics must be a dict, not {shown(metrics)}")
-        return {}
+    def _open(self, optimizer: Optimizer, first_step: int = 0) -> None:
+        if not self._session.is_open:
+            environment = self._rows.probe.environment(optimizer, self._session.identity.config)
+            self._session.open(environment, first_step)
+            self._promise()
 
     def _keep_order(self, *, lacks_loss: bool) -> None:
         """Read what there is before a step of another shape: each shape has a ring of its own."""
@@ -240,95 +341,53 @@ class Reporter:
             self._lacks_loss = lacks_loss
             self._read()
 
-    def _write(self, number: int, *arguments: Any) -> bool:  # noqa: ANN401 - those of the probe
-        try:
-            self._probe.write(number, *arguments)
-        except Exception as error:  # TensorFlow's are many; one bad step must not be the end
-            self._failed_steps += 1
-            if self._failed_steps >= MAX_FAILED_STEPS:
-                raise
-            self._left_out.add("step", f"step {number}: {wire.clip(str(error))}")
-            return False
-        self._failed_steps = 0
-        return True
+    def _first_step(self, step: int | None, optimizer: Optimizer, made: int) -> int:
+        """Return the step with which an earlier run is gone on with, once; 0 when there is none.
 
-    def _first_step(self, step: int | None, optimizer: Optimizer) -> int:
-        """Return the step with which an earlier run is gone on with, once; 0 when there is none."""
+        Of the updates that the optimizer counts, `made` are of this very step.
+        """
         if self._knows_first_step:
             return 0
         self._knows_first_step = True
         identity = self._session.identity
-        if identity.is_resumable and identity.resume_step is None:  # the first update was made by now
-            self._step = int(step) if step is not None else max(updates_of(optimizer) - 1, 0)
+        if identity.is_resumable and identity.resume_step is None:
+            self._step = int(step) if step is not None else max(updates_of(optimizer) - made, 0)
         return self._step
 
     def _read_rest(self) -> None:
-        if self._steps:
+        if self._rows.is_unread:
             with self._guard:
                 self._read(looks=False)
 
     def _read(self, *, looks: bool = True) -> None:
-        began = time.perf_counter()
-        pieces = self._probe.read()
-        sender = self._session.sender
-        if self._probe.layout_changed:
-            self._probe.layout_changed = False
-            environment = self._probe.environment(None, self._session.identity.config)
-            self._layout_id = sender.layout(self._probe.groups.layers, environment)
-        fastest_s = min((seconds for _, _, seconds, _ in self._steps), default=0.0)
-        notes, self._steps = {step: rest for step, *rest in self._steps}, []
-        for piece in pieces:
-            known: list[Any] = [notes.get(int(step), (began, 0.0, {})) for step in piece.steps]
-            columns = {**self._metric_columns([metrics for _, _, metrics in known]), **piece.columns}
-            columns["step_time_s"] = (np.array([seconds for _, seconds, _ in known], dtype=np.float64), None)
-            times = np.array([end for end, _, _ in known], dtype=np.float64) + (time.time() - began)
-            sender.rows(Rows(piece.steps, times, columns, piece.layer_columns, self._layout_id))
-            self._session.last_step = int(piece.steps[-1])
-        took = time.perf_counter() - began
-        if pieces and looks:
-            self._look(pieces, fastest_s)
-        now = time.perf_counter()
-        self._next_read = now + max(READ_EVERY_S, took / READ_SHARE)
-        if now >= self._promised_until:
-            self._promise()
-
-    def _look(self, pieces: list[Decoded], step_s: float) -> None:
-        """Have a step that failed examined, and end the loop if that is asked for."""
-        if self._source is not None and self._autopsy.look(pieces, self._source, step_s):
+        told, observed = self._rows.read()
+        if observed:
+            self._is_observing = True
+            self._step = max(self._step, self._rows.observed.next_step)
+            if not self._rows.is_one_a_call:
+                self._watch.forget()
+        if looks and (told or observed) and self._watch.look([*told, *observed], self._rows.step_s):
             self._clock = time.perf_counter()
-        failed = [step for piece in pieces for step in piece.steps[failures(piece)]]
-        if not failed:
-            if self._source is not None:
-                self._source.confirm(int(pieces[-1].steps[-1]))
-        elif self._response.policy == "stop" and not self._is_halted:
-            self._is_halted = True
-            self._session.sender.say(f"step {failed[0]} went non-finite: stop_requested is True now")
+        if time.perf_counter() >= self._promised_until:
+            self._promise()
 
     def _promise(self) -> None:
         self._promised_until = time.perf_counter() + PROMISE_AGAIN_S
         self._session.sender.heartbeat(PROMISE_S, "training")
 
     def _end(self, error: BaseException | None) -> None:
+        self._report_observed()
         if not self._session.is_open:
             if error is not None:
                 return
-            self._session.open(self._probe.environment(None, self._session.identity.config))
-        if self._steps:
+            self._open(None)
+        if self._rows.is_unread:
             self._read(looks=error is None)
         if text := self._left_out.take():
             self._session.sender.event("message", max(self._step - 1, 0), {"text": text})
+        self._is_told_twice = False
         if error is not None:
             self._session.leave(error)
         else:
-            halted = "a step went non-finite" if self._is_halted else ""
+            halted = "a step went non-finite" if self._watch.is_halted else ""
             self._session.bye("stopped" if self.stop_requested else "finished", halted)
-
-    def _metric_columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Cells]:
-        columns: dict[str, Cells] = {}
-        for name in dict.fromkeys(name for metrics in rows for name in metrics):
-            cells = [self._checked("metric", as_number, metrics.get(name)) for metrics in rows]
-            present = np.array([cell is not None for cell in cells])
-            if present.any():
-                values = np.array([0.0 if cell is None else cell for cell in cells], dtype=np.float64)
-                columns[str(name)] = (values, None if present.all() else present)
-        return columns

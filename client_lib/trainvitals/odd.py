@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from trainvitals import wire
 
 MAX_SHOWN_CHARS = 120
+ODD = (TypeError, ValueError, OverflowError)
+
+T = TypeVar("T")
 
 _log = logging.getLogger("trainvitals")
 
@@ -23,6 +28,16 @@ class LeftOut:
         if kind not in self._counts:
             _log.warning("left out: %s (said once)", what)
         self._counts[kind] += 1
+
+    def sorted_out(self, kind: str, convert: Callable[[Any], T], value: object) -> T | None:
+        """Return `value` as `convert` makes it; None where it is None, or odd and counted as a `kind`."""
+        if value is None:
+            return None
+        try:
+            return convert(value)
+        except ODD as error:
+            self.add(kind, f"{kind} {shown(value)}: {wire.clip(str(error))}")
+            return None
 
     def take(self) -> str:
         """Return how many there were of each kind, and begin anew; empty where there was nothing."""
@@ -40,6 +55,17 @@ def as_number(value: object) -> float:
     if isinstance(value, str | bytes):
         raise TypeError(f"{shown(value)} is no number")
     return float(value)  # type: ignore[arg-type]  # what it cannot take, it says
+
+
+def as_mapping(value: object) -> Mapping[str, Any]:
+    """Return metrics by their names.
+
+    Raises:
+        TypeError: if it is no dict.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError("they must be a dict")
+    return value
 
 
 def as_step(value: object) -> int:

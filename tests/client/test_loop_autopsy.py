@@ -47,7 +47,7 @@ class Loop:
                 y[5] = 0.0 if number == bad else 1.0
                 loss, gradients = self.compiled(tf.constant(x), tf.constant(y))
                 losses.append(float(loss))
-                reporter._next_read = 0.0  # read in every step, as slow ones are
+                reporter._rows.read_at_once()  # read in every step, as slow ones are
                 reporter.step(
                     loss=loss,
                     gradients=gradients,
@@ -108,12 +108,12 @@ def test_only_a_snapshot_that_the_next_step_has_proven_is_kept(monkeypatch: pyte
     monkeypatch.setattr(snapshots, "TIME_SHARE", 1e9)  # as often as it may
     variable = tf.Variable(1.0)
     kept = Snapshots()
-    kept.note(4, [variable], None)
+    kept.note(4, [variable])
     variable.assign(2.0)
     kept.confirm(4)
     assert kept.before(4) is None
     kept.confirm(5)
-    kept.note(6, [variable], None)
+    kept.note(6, [variable])
     variable.assign(np.nan)
     first, second = kept.before(6), kept.before(7)
     assert first is not None
@@ -127,5 +127,54 @@ def test_only_a_snapshot_that_the_next_step_has_proven_is_kept(monkeypatch: pyte
 def test_variables_beyond_the_cap_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "device_memory", lambda: 100)
     kept = Snapshots()
-    kept.note(0, [tf.Variable(tf.zeros([10]))], None)
+    kept.note(0, [tf.Variable(tf.zeros([10]))])
     assert kept.before(1) is None
+
+
+def test_statistics_and_seeds_are_those_from_before_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "TIME_SHARE", 1e9)  # in every step
+    keras.utils.set_random_seed(2)
+    layers = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    model, optimizer = keras.Sequential([keras.Input((8,)), *layers]), keras.optimizers.SGD(0.01)
+    optimizer.build(model.trainable_variables)
+    seen: list[list[Any]] = []
+
+    def moving() -> list[Any]:
+        return [np.asarray(one) for one in model.non_trainable_variables]
+
+    def step(x: Value, y: Value) -> Value:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.math.log(y) - model(x, training=True)))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss, gradients
+
+    def replay(data: Value) -> Value:
+        seen.append(moving())
+        return step(*data)
+
+    before = []
+    with Reporter("http://127.0.0.1:1", replay=replay) as reporter:
+        sent = recorded(reporter)
+        for number in range(8):
+            before.append(moving())
+            x, y = batch(SIZE, number)[0], np.full((SIZE, 1), 0.0 if number == 6 else 1.0, "float32")
+            x[0] = np.inf if number == 6 else x[0]
+            loss, gradients = step(x, y)
+            reporter._rows.read_at_once()
+            reporter.step(
+                loss=loss,
+                gradients=gradients,
+                variables=model.trainable_variables,
+                optimizer=optimizer,
+                batch=(x, y),
+            )
+    (report,) = autopsies(sent)
+    assert report["found"] == "input"
+    assert not all(np.isfinite(one).all() for one in moving())  # as the failing step left them
+    (at,) = {5, 6} & {
+        number
+        for number, state in enumerate(before)
+        if all(np.array_equal(ours, theirs) for ours, theirs in zip(seen[0], state, strict=True))
+    }
+    assert report.get("weights_from", "before_step") == ("before_step" if at == 6 else "snapshot")

@@ -9,9 +9,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainvitals.autopsy.reach import moving_variables
 from trainvitals.autopsy.scene import Scene, WeightsFrom
+from trainvitals.probe.apart import apart
+from trainvitals.probe.capture import Capture
+from trainvitals.probe.loop_model import LoopModel
+from trainvitals.probe.observed import Given
+from trainvitals.probe.optimizers import optimizers_of
 from trainvitals.probe.snapshots import Snapshots
-from trainvitals.probe.types import Optimizer, Value
+from trainvitals.probe.tracing import is_within_xla, value_before, was_applied
+from trainvitals.probe.types import Optimizer, Tensor, Value
 
 MAX_BATCHES = 256  # the rows of two reads
 MAX_BYTES = 256 << 20  # of all batches that are held
@@ -27,15 +34,21 @@ class LoopSource:
         self._count = 0
         self._snapshots = Snapshots()
         self._variables: Sequence[Any] = ()
-        self._optimizer: Optimizer = None
+        self._optimizers: Sequence[Any] = ()
+        self._moving: tuple[object, list[Any]] = (None, [])  # what it was looked up for, and found
+        self._model = LoopModel()
+        self._capture: Capture | None = None
         self._is_for_skips = False
         self.reason = ""
 
-    def note(self, step: int, batch: Value, variables: Sequence[Any], optimizer: Optimizer) -> None:
-        """Hold a batch by reference, and now and then the variables."""
-        variables = [one for one in variables if hasattr(one, "assign")]  # another framework's are not
-        self._variables, self._optimizer = variables, optimizer
-        self._snapshots.note(step, variables, optimizer)
+    def note(
+        self, step: int, batch: Value, variables: Sequence[Any], optimizers: Sequence[Optimizer]
+    ) -> None:
+        """Hold a batch by reference, and now and then the variables; to be called after the update."""
+        self._variables = [one for one in variables if hasattr(one, "assign")]  # another framework's are not
+        self._optimizers = optimizers
+        if self._capture is None:
+            self._snapshots.note(step, self._variables, self._others)
         if batch is None:
             return
         if self._count % WEIGH_EVERY == 0:
@@ -44,6 +57,25 @@ class LoopSource:
                 self._batches = deque(self._batches, maxlen=fits)
         self._count += 1
         self._batches.append((step, batch))
+
+    def forget(self) -> None:
+        """Let batches and snapshots go: which step each was of is not known."""
+        self._batches.clear()
+        self._snapshots = Snapshots()
+
+    def watch(self, given: Given) -> tuple[Capture | None, list[tuple[Any, Tensor]]]:
+        """Return what keeps failing steps of the function that is traced, and what is held of its start.
+
+        Nothing does within XLA, which knows no queue for a batch, nor after the update: there are snapshots.
+        """
+        if is_within_xla() or was_applied(given.optimizer):
+            return None, []
+        if self._capture is None:
+            self._capture = apart(lambda: Capture(self._model))
+        held = [(one, value_before(one)) for one in self._moving_of(given.variables)]
+        known = [(one, value) for one, value in held if value is not None]
+        self._model.add(given.variables, [one for one, _ in known], given.optimizer)
+        return self._capture, known
 
     def confirm(self, step: int) -> None:
         """Take note that all steps up to `step` were sound."""
@@ -55,10 +87,18 @@ class LoopSource:
     def arm(self, *, for_skips: bool) -> None:
         """Keep the next failing step; for_skips: or one that a loss scaler skips."""
         self._is_for_skips = for_skips
+        if self._capture is not None:
+            self._capture.arm(for_skips=for_skips)
 
     def take(self, step: int) -> Scene | None:
         """Return what is known of `step`."""
         self.reason = ""
+        captured = None if self._capture is None else self._capture.take()
+        if captured is not None:
+            optimizers = optimizers_of(self._model)
+            # An optimizer that comes first has made its update by the time that another one's step fails.
+            source: WeightsFrom = "mostly_before_step" if len(optimizers) > 1 else captured.weights_from
+            return self._scene(captured.step, captured.data, captured.state, source, optimizers)
         batch = next((batch for number, batch in self._batches if number == step), None)
         snapshot = self._snapshots.before(step)
         self._snapshots.forget_newest()
@@ -68,19 +108,44 @@ class LoopSource:
         if snapshot is None and not self._is_sound():
             self.reason = "no snapshot was taken of the weights before it"
             return None
-        source: WeightsFrom = "after_step"
+        source = "after_step"
         if snapshot is not None:
             source = "before_step" if snapshot.step == step - 1 else "snapshot"
+        state = self._now() if snapshot is None else snapshot.state
+        return self._scene(step, batch, state, source, self._optimizers)
+
+    def _scene(
+        self,
+        step: int,
+        batch: Value,
+        state: Sequence[tuple[Any, Any]],
+        source: WeightsFrom,
+        optimizers: Sequence[Any],
+    ) -> Scene:
         return Scene(
             step=step,
             model=None,
             run=self._replay,
             data=batch,
-            state=self._now() if snapshot is None else snapshot.state,
+            state=state,
             weights_from=source,
-            optimizers=() if self._optimizer is None else (self._optimizer,),
+            optimizers=tuple(optimizers),
             counts_overflow=self._is_for_skips,
         )
+
+    def _others(self) -> list[Any]:
+        """Return what a step changes besides the variables that are trained."""
+        slots = [slot for one in self._optimizers for slot in one.variables]
+        return [*slots, *self._moving_of(self._variables)]
+
+    def _moving_of(self, variables: Sequence[Any]) -> list[Any]:
+        """Return the statistics and seeds of the models that the step is made of; looked up once for each."""
+        key = tuple(id(one) for one in variables)
+        if self._moving[0] != key:
+            trained = set(key)
+            found = moving_variables(self._replay)
+            self._moving = key, [one for one in found if id(one) not in trained]
+        return self._moving[1]
 
     def _now(self) -> list[tuple[Any, Any]]:
         return [(variable, tf.convert_to_tensor(variable)) for variable in self._variables]

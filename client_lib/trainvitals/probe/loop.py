@@ -12,9 +12,10 @@ import tensorflow as tf
 from trainvitals import wire
 from trainvitals.identity import program_facts
 from trainvitals.probe import measure
-from trainvitals.probe.decode import BlockShape, Decoded, decode, nonfinite_elements
+from trainvitals.probe.decode import BlockShape, Decoded, decode
 from trainvitals.probe.environment import device, optimizer_settings, versions
-from trainvitals.probe.layers import Groups, group_variables
+from trainvitals.probe.layout import Layout
+from trainvitals.probe.merge import SCALE, scale_moved
 from trainvitals.probe.operations import OWN_SCOPE
 from trainvitals.probe.optimizers import (
     inner_of,
@@ -38,9 +39,7 @@ class LoopProbe:
     capacity = CAPACITY
 
     def __init__(self) -> None:
-        self.groups = Groups((), np.zeros(0, np.int64))
-        self.layout_changed = False
-        self._variables: list[Any] = []
+        self.layout = Layout()
         self._makers: dict[object, _Maker] = {}
         self._optimizer: Value = None
 
@@ -79,11 +78,16 @@ class LoopProbe:
             rows = maker.ring.read()
             if len(rows):
                 pieces.append(
-                    decode(_with_used_scale(rows, maker), [maker.shape], maker.has_loss, self.groups)
+                    decode(_with_used_scale(rows, maker), [maker.shape], maker.has_loss, self.layout.groups)
                 )
         return sorted(pieces, key=lambda piece: int(piece.steps[0]))
 
-    def environment(self, optimizer: Optimizer, config: dict[str, wire.Scalar]) -> wire.Environment:
+    def environment(
+        self,
+        optimizer: Optimizer,
+        config: dict[str, wire.Scalar],
+        operations: dict[str, list[str]] | None = None,
+    ) -> wire.Environment:
         """Return what is known of the loop."""
         optimizer = optimizer if optimizer is not None else self._optimizer
         return wire.Environment(
@@ -93,6 +97,7 @@ class LoopProbe:
             optimizer_config=optimizer_settings(optimizer),
             loss_scaling=bool(scaling_of(optimizer)),
             device=device(),
+            operations=operations or {},
             config=config,
             **program_facts(),
         )
@@ -100,16 +105,9 @@ class LoopProbe:
     def _maker(
         self, variables: Sequence[Any], has_loss: bool, optimizer: Optimizer, loss_scale: float | None
     ) -> _Maker:
-        seen = {id(variable) for variable in self._variables}
-        new = [variable for variable in variables if id(variable) not in seen]
-        if new or not self._makers:
-            self._variables += new
-            self.groups = group_variables(self._variables)
-            self.layout_changed = True
-        known = {id(variable): place for place, variable in enumerate(self._variables)}
+        places = self.layout.places(variables)
         scaling = "static" if loss_scale is not None else scaling_of(optimizer)
         has_rate = optimizer is not None and learning_rate_of(optimizer) is not None
-        places = np.array([known[id(variable)] for variable in variables], dtype=np.int64)
         return _Maker(places, scaling, has_rate, has_loss, optimizer)
 
 
@@ -164,17 +162,11 @@ class _Maker:
 
 
 def _with_used_scale(rows: FloatArray, maker: _Maker) -> FloatArray:
-    """Return rows with the loss scale that the step was made with: it is read after `apply` has moved it.
-
-    A LossScaleOptimizer halves it after a bad step, and sets its step counter to 0 when it doubles it.
-    """
+    """Return rows with the loss scale that the step was made with: it is read after `apply` has moved it."""
     if maker.shape.scaling != "dynamic":
         return rows
-    scale = ROW_HEAD + 1
-    is_bad = nonfinite_elements(rows, [maker.shape]) > 0
-    is_doubled = ~is_bad & (rows[:, -1] == 0)
     rows = rows.copy()
-    rows[:, scale] *= np.where(is_bad, 2.0, np.where(is_doubled, 0.5, 1.0))
+    rows[:, SCALE] *= scale_moved(rows, [maker.shape], rows[:, -1])
     return rows
 
 

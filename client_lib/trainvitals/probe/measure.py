@@ -147,7 +147,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 def _rescaled_half_sum(gradient: Tensor) -> Tensor:
     wide = _wide(gradient)
-    largest = tf.reduce_max(tf.abs(wide))
+    largest = tf.maximum(tf.reduce_max(tf.abs(wide)), tf.zeros((), wide.dtype))  # -Inf, where it is empty
     scaled = wide / tf.where(largest > 0, largest, tf.ones_like(largest))
     return tf.square(_f64(largest)) * _f64(tf.nn.l2_loss(scaled))
 

@@ -7,13 +7,12 @@ two-hundredth of the time. One that rows have shown to be sound is kept until th
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainvitals.probe.capture import current
 from trainvitals.probe.compiled import MEMORY_SHARE, device_memory, size_of
-from trainvitals.probe.types import Optimizer
 
 TIME_SHARE = 0.005
 COPIED_BYTES_PER_S = 2e9  # by an update whose variables are held; a slow machine's memory
@@ -37,12 +36,14 @@ class Snapshots:
         self._is_off = False
         self._is_checked = False
 
-    def note(self, step: int, variables: Sequence[Any], optimizer: Optimizer) -> None:
-        """Take a snapshot if it is time; to be called after the update of `step`."""
+    def note(
+        self, step: int, variables: Sequence[Any], others: Callable[[], Sequence[Any]] = lambda: ()
+    ) -> None:
+        """Take a snapshot of `variables` and `others` if it is time; to be called after the update."""
         began = time.perf_counter()
         if began < self._next or self._newest is not None or self._is_off or not variables:
             return
-        held = [*variables, *(() if optimizer is None else optimizer.variables)]
+        held = [*variables, *others()]
         size = size_of(held)
         if not self._is_checked:
             self._is_checked = True
