@@ -12,7 +12,7 @@ from trainvitals.autopsy.internals import can_see_operations
 from trainvitals.autopsy.layer_path import LayerPaths
 from trainvitals.autopsy.replay import eagerly
 from trainvitals.autopsy.state import TakesDataOfItsOwn, kept, random_states
-from trainvitals.preflight import data, failure, gradients, outputs, precision
+from trainvitals.preflight import data, failure, gradients, outputs, precision, scales
 from trainvitals.preflight.finding import Finding
 from trainvitals.preflight.given import MAX_SAMPLES, Given, given
 from trainvitals.preflight.hazards import hazards
@@ -96,7 +96,7 @@ class _Check:
             lambda: self._add(data.wrong_labels(self._given, outcome.calls, outcome.trace.nodes)),
         )
         self.look("the outputs", lambda: self._outputs(outcome, paths))
-        self.look("the inputs", lambda: self._add(data.not_normalised(self._given, outcome.trace, paths)))
+        self.look("the inputs", lambda: self._add(scales.not_normalised(self._given, outcome.trace, paths)))
         self.look(
             "the operations",
             lambda: self._add(risky(hazards(outcome.trace.nodes, outcome.trace.steps), paths)),

@@ -1,4 +1,4 @@
-"""What the batch itself shows: NaN and Infinity, raw scales that reach the first weights, wrong labels."""
+"""What the batch itself shows: NaN and Infinity, what float16 cannot hold, and labels that no loss takes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ import numpy as np
 
 from trainvitals.autopsy.batch import Part, blame
 from trainvitals.autopsy.internals import identity_of
-from trainvitals.autopsy.layer_path import LayerPaths
-from trainvitals.autopsy.numbers import Array, Bools, bad_elements
+from trainvitals.autopsy.numbers import Bools, bad_elements
 from trainvitals.preflight.finding import Finding
 from trainvitals.preflight.given import Given
 from trainvitals.preflight.label_rules import fault_of, taken
 from trainvitals.preflight.losses import LossCall
 from trainvitals.preflight.node import PASSING, Nodes, source_of
-from trainvitals.preflight.trace import Trace
 from trainvitals.probe.types import Model
 
-# The root mean square of a feature: standardised ones are at 1, pixels of 0 to 255 near 100. Below this
-# first layers cope.
-LARGE_RMS = 15.0
 FLOAT16_MAX = 65504.0
 _NOUNS = {"input": "inputs", "label": "labels", "sample_weight": "sample weights"}
 _UNCHANGED = frozenset(PASSING) - {"Max", "Min", "MaxPool", "AvgPool", "TopKV2"}
@@ -75,52 +70,6 @@ def beyond_float16(given: Given, model: Model) -> list[Finding]:
             )
             found.append(finding)
     return found
-
-
-def not_normalised(given: Given, trace: Trace, paths: LayerPaths) -> list[Finding]:
-    """Return the numbers of the batch that meet the first weights large and raw.
-
-    What is embedded, rescaled or normalised on the way is not what is looked at: only what gets there.
-    """
-    found: dict[str, Finding] = {}
-    for step in trace.steps:
-        if step.first is None:
-            continue
-        array = np.asarray(step.first).astype(np.float64)
-        array = np.where(np.isfinite(array), array, 0)
-        if array.ndim == 0 or array.size == 0:
-            continue
-        rms = np.sqrt(np.mean(array.reshape(-1, array.shape[-1]) ** 2, axis=0))
-        if rms.max() <= LARGE_RMS:
-            continue
-        inputs = [one for one in step.inputs if trace.nodes[one].bounds.of_data]
-        part = part_of(given, trace.nodes, inputs[0]) if inputs else None
-        name = part.name if part is not None else "x"
-        layer = paths.of_chain(step.place.layers)
-        is_same_axis = part is not None and part.value.shape[-1] == array.shape[-1]
-        found.setdefault(name, _raw(name, layer, array, rms, is_same_axis))
-    return list(found.values())
-
-
-def _raw(name: str, layer: str, array: Array, rms: Array, is_same_axis: bool) -> Finding:
-    worst = int(rms.argmax())
-    is_of_one = is_same_axis and len(rms) > 1 and int((rms > LARGE_RMS).sum()) < len(rms)
-    low, high = (
-        (array[..., worst].min(), array[..., worst].max()) if is_of_one else (array.min(), array.max())
-    )
-    are_pixels = low >= 0 and 100 < high <= 255
-    layer_of = "keras.layers.Rescaling(1 / 255)" if are_pixels else "keras.layers.Normalization()"
-    adapt = "" if are_pixels else "  # call its adapt(x_train) before training"
-    return Finding(
-        code="input_not_normalised",
-        severity="warning",
-        what=f"numbers from {low:g} to {high:g} reach the first weights as they are.",
-        advice="Bring each feature to about mean 0 and deviation 1 first: training is slow or unstable else.",
-        snippet=f"{layer_of}{adapt}",
-        layer=layer,
-        part=name,
-        feature=worst if is_of_one else None,
-    )
 
 
 def part_of(given: Given, nodes: Nodes, identity: int) -> Part | None:

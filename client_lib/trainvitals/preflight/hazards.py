@@ -50,6 +50,8 @@ def _of_zero(nodes: Nodes, step: Step) -> Hazard | None:
     code = _code_of(step, nodes, node.bounds)
     if code is None or not (node.bounds.is_known and node.bounds.is_of_both):
         return None
+    if code == "unbounded_sqrt" and node.shape == () and node.bounds.low == 0:
+        return None  # the root of a mean over the whole batch is 0 for none that anybody trains with
     if _has_lost_epsilon(nodes, step.inputs[place]):
         code = "float16_epsilon"
     return Hazard(code, step, node.bounds, node.dtype)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -15,7 +17,6 @@ from trainvitals.probe.types import Value
 
 pytestmark = pytest.mark.tensorflow
 Program = Callable[[], tuple[Value, Value]]
-RNG = np.random.default_rng(3)
 
 
 def normal(*shape: int) -> Value:
@@ -187,6 +188,15 @@ def plain_softmax() -> tuple[Value, Value]:
     return compiled(keras.Sequential(net), loss), (normal(16, 4), np.eye(4)[ids(4, 16)])
 
 
+def careful_softmax() -> tuple[Value, Value]:
+    def softmax(z: Value) -> Value:
+        exponentials = ops.exp(z - ops.max(z, axis=-1, keepdims=True))
+        return exponentials / ops.sum(exponentials, axis=-1, keepdims=True)
+
+    net = [layers.Dense(4), layers.Lambda(softmax)]
+    return compiled(keras.Sequential(net), "categorical_crossentropy"), (normal(16, 4), np.eye(4)[ids(4, 16)])
+
+
 def siamese() -> tuple[Value, Value]:
     tower = keras.Sequential([keras.Input((6,)), layers.Dense(8, activation="relu"), layers.Dense(4)])
     a, b = keras.Input((6,)), keras.Input((6,))
@@ -276,7 +286,93 @@ def segmentation() -> tuple[Value, Value]:
     return compiled(model, keras.losses.Dice()), (normal(4, 16, 16, 1), ids(2, 4, 16, 16, 1))
 
 
+class Penalised(keras.Model):  # type: ignore[misc]
+    """A critic with a gradient penalty: a gradient within a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic = keras.Sequential([layers.Dense(8, "tanh"), layers.Dense(1)])
+
+    def train_step(self, data: Value) -> dict[str, Value]:
+        x, _ = data
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                scores = self.critic(x)
+            slope = inner.gradient(scores, x)
+            norm = tf.sqrt(tf.reduce_sum(tf.square(slope), axis=1) + 1e-12)
+            loss = tf.reduce_mean(scores) + 10 * tf.reduce_mean((norm - 1) ** 2)
+        gradients = tape.gradient(loss, self.critic.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.critic.trainable_weights, strict=True))
+        return {"loss": loss}
+
+
+def gradient_penalty() -> tuple[Value, Value]:
+    model = Penalised()
+    model.compile("adam")
+    return model, (normal(16, 4), normal(16, 1))
+
+
+def policy_gradient() -> tuple[Value, Value]:
+    def loss(y: Value, p: Value) -> Value:
+        taken = ops.take_along_axis(p, ops.cast(y[:, :1], "int32"), axis=1)[:, 0]
+        entropy = -ops.sum(p * ops.log(p + 1e-8), axis=-1)
+        return -ops.mean(ops.log(taken + 1e-8) * y[:, 1]) - 0.01 * ops.mean(entropy)
+
+    net = [layers.Dense(8, activation="relu"), layers.Dense(3, activation="softmax")]
+    y = np.stack([ids(3, 16), normal(16, 1)[:, 0]], axis=1).astype("float32")
+    return compiled(keras.Sequential(net), loss), (normal(16, 4), y)
+
+
+class Mixture(layers.Layer):  # type: ignore[misc]
+    """Experts, of which a gate takes the best two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = [layers.Dense(4, activation="relu") for _ in range(3)]
+        self.gate = layers.Dense(3)
+
+    def call(self, x: Value) -> Value:
+        share = ops.softmax(self.gate(x))
+        share = ops.where(share >= ops.top_k(share, 2)[0][:, -1:], share, 0.0)
+        share = share / (ops.sum(share, axis=-1, keepdims=True) + 1e-9)
+        return ops.sum(ops.stack([one(x) for one in self.experts], axis=1) * share[..., None], axis=1)
+
+
+def mixture_of_experts() -> tuple[Value, Value]:
+    return compiled(keras.Sequential([Mixture(), layers.Dense(1)]), "mse"), (normal(16, 4), normal(16, 1))
+
+
+def padded_sequences() -> tuple[Value, Value]:
+    x = normal(8, 10, 3)
+    x[:, 7:] = -999
+    net = [layers.Masking(-999.0), layers.Bidirectional(layers.LSTM(4)), layers.Dense(1)]
+    return compiled(keras.Sequential(net), "mse"), (x, normal(8, 1))
+
+
+def bytes_before_a_normalisation() -> tuple[Value, Value]:
+    given = keras.Input((16, 16, 3))
+    h = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(4, 3)(given)))
+    model = keras.Model(given, layers.Dense(2)(layers.GlobalAveragePooling2D()(h)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    images = np.random.default_rng(1).integers(0, 256, (8, 16, 16, 3)).astype("float32")
+    return compiled(model, loss), (images, ids(2, 8))
+
+
+def root_of_a_mean() -> tuple[Value, Value]:
+    def rmse(y: Value, p: Value) -> Value:
+        return ops.sqrt(ops.mean(ops.square(y - p)))
+
+    return compiled(keras.Sequential([layers.Dense(1)]), rmse), (normal(16, 4), normal(16, 1))
+
+
 CLEAN: list[Program] = [
+    gradient_penalty,
+    policy_gradient,
+    mixture_of_experts,
+    padded_sequences,
+    bytes_before_a_normalisation,
+    root_of_a_mean,
     perceptron,
     convnet_of_bytes,
     half_precision_transformer,
@@ -287,6 +383,7 @@ CLEAN: list[Program] = [
     two_outputs,
     vae,
     plain_softmax,
+    careful_softmax,
     siamese,
     recurrent,
     smoothed_labels,
@@ -308,3 +405,16 @@ def test_nothing_is_said_of_a_sound_program(program: Program) -> None:
         keras.config.set_dtype_policy("float32")
     assert str(found) == "preflight: nothing found"
     assert found.ok
+
+
+def test_what_an_installed_package_does_inside_is_its_own_affair(tmp_path: Path) -> None:
+    file = tmp_path / "site-packages" / "logarithms" / "losses.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("from keras import ops\n\ndef loss(y, p):\n    return -ops.mean(y * ops.log(p))\n")
+    spec = spec_from_file_location("logarithms_losses", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = compiled(keras.Sequential([layers.Dense(1, activation="sigmoid")]), module.loss)
+    assert preflight(model, (normal(16, 4), ids(2, 16, 1).astype("float32"))).findings == ()
