@@ -18,7 +18,7 @@ from trainvitals.preflight.given import MAX_SAMPLES, Given, given
 from trainvitals.preflight.hazards import hazards
 from trainvitals.preflight.operations import risky
 from trainvitals.preflight.report import PreflightReport
-from trainvitals.preflight.step import Outcome, called, run
+from trainvitals.preflight.step import Outcome, called, has_own_step, run
 from trainvitals.preflight.trace import Trace
 from trainvitals.preflight.undo import unchanged
 from trainvitals.probe.types import Model, Value
@@ -144,7 +144,9 @@ class _Check:
         if isinstance(error, TakesDataOfItsOwn):
             self._notes.append("train_step reads data of its own and was not run")
         elif not any(code.startswith("labels_") for code in codes):  # that is why
-            self._add([failure.raised(error)])
+            needs_labels = getattr(self._model, "loss", None) is not None and not has_own_step(self._model)
+            is_unlabelled = needs_labels and self._given.y is None
+            self._add([failure.without_labels() if is_unlabelled else failure.raised(error)])
 
     def _bear(self) -> None:
         """NaN in the batch that leaves loss and gradients finite is left out on purpose: a note will do."""

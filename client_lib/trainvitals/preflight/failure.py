@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -16,10 +17,11 @@ from trainvitals.autopsy.source import line_of_error
 from trainvitals.preflight.finding import Finding
 from trainvitals.preflight.given import Given
 from trainvitals.preflight.precision import optimizers
-from trainvitals.preflight.step import Outcome, loss_function, updates_held_back
+from trainvitals.preflight.step import Outcome, custom_step, loss_function, updates_held_back
 from trainvitals.probe.types import Model, Value
 
 _MAX_MESSAGE = 300
+_AROUND = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\} ?| ?\[Op:\w+\].*$")
 _OF_BATCH = {"input", "label", "sample_weight"}
 
 
@@ -52,7 +54,7 @@ def _examined(model: Model, given: Given, outcome: Outcome) -> Report:
     scene = Scene(
         step=0,
         model=model,
-        run=model.train_step if outcome.is_custom else loss_function(model),
+        run=custom_step(model) if outcome.is_custom else loss_function(model),
         data=given.run.data,
         state=state,
         weights_from="before_step",
@@ -66,8 +68,7 @@ def _examined(model: Model, given: Given, outcome: Outcome) -> Report:
 def raised(error: Exception) -> Finding:
     """Return the finding of a step that raises."""
     line = line_of_error(error)
-    lines = str(error).strip().splitlines()
-    message = lines[0][:_MAX_MESSAGE] if lines else ""
+    message = _first_line(error)
     return Finding(
         code="step_raises",
         severity="error",
@@ -79,6 +80,23 @@ def raised(error: Exception) -> Finding:
         line=0 if line is None else line.line,
         source="" if line is None else line.code,
     )
+
+
+def without_labels() -> Finding:
+    """Return the finding of a batch that has no labels for a loss that compares with some."""
+    return Finding(
+        code="step_raises",
+        severity="error",
+        what="the loss compares outputs with labels, and the batch has none.",
+        advice="Give preflight what fit gets: (x, y).",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    """Return what an exception says, without where Keras and TensorFlow were when it was raised."""
+    lines = [_AROUND.sub("", line).strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
+    return told[0][:_MAX_MESSAGE] if told else ""
 
 
 def bad_outputs(outputs: Value) -> bool:

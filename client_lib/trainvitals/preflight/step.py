@@ -62,6 +62,11 @@ def loss_function(model: Value) -> Callable[[Value], Value]:
     return loss_of
 
 
+def custom_step(model: Value) -> Callable[[Value], Value]:
+    """Return the user's own step as a function that may take its batch apart, as some do."""
+    return lambda data: model.train_step(tf.nest.map_structure(lambda one: one, data))
+
+
 def called(model: Value, x: Value, *, is_training: bool) -> Value:
     """Call the model as Keras's step does."""
     has_argument = getattr(model, "_call_has_training_arg", True)
@@ -143,7 +148,7 @@ def _run_custom(model: Value, given: Given, outcome: Outcome) -> None:
         stack.enter_context(updates_held_back(applied))
         stack.enter_context(losses_seen(outcome.calls))
         stack.enter_context(outcome.trace.watching())
-        run_the_step(model.train_step, given.run.data)
+        run_the_step(custom_step(model), given.run.data)
     outcome.gradients = []
     for optimizer, gradients, variables in applied:
         is_scaler = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)

@@ -273,6 +273,38 @@ def test_a_train_step_that_raises_leaves_all_as_it_was() -> None:
     assert np.array_equal(model.variables[0].numpy(), before)
 
 
+def test_a_batch_without_labels_says_so() -> None:
+    model = built()
+    model.compile("adam", "mse")
+    (found,) = preflight(model, BATCH[0]).findings
+    assert "the batch has none" in found.what
+
+
+def test_a_train_step_may_take_its_batch_apart() -> None:
+    class Popping(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: dict[str, Value]) -> dict[str, Value]:
+            y = data.pop("y")
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean(keras.ops.square(y - self(data["x"])))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return {"loss": loss}
+
+    model = Popping([layers.Dense(1)])
+    model.compile("adam")
+    batch = dict(zip("xy", BATCH, strict=True))
+    assert str(preflight(model, batch)) == "preflight: nothing found"
+    assert set(batch) == {"x", "y"}
+
+
+def test_what_a_step_raises_is_told_without_its_surroundings() -> None:
+    model = keras.Sequential([keras.Input((5,)), layers.Dense(1)])
+    model.compile("adam", "mse")
+    (found,) = preflight(model, BATCH).findings
+    assert "incompatible" in found.what
+    assert "\x1b" not in found.what
+
+
 def test_a_model_of_another_keras_is_a_note() -> None:
     class Other:
         pass

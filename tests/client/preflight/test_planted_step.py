@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from scenes import line_of
+from sound import ids, normal
 from trainvitals.preflight import preflight
 from trainvitals.preflight.finding import Finding
 from trainvitals.probe.types import Value
@@ -23,14 +24,6 @@ def _default_policy() -> Iterator[None]:
     keras.utils.set_random_seed(1)
     yield
     keras.config.set_dtype_policy("float32")
-
-
-def normal(*shape: int) -> Value:
-    return np.random.default_rng(sum(shape)).normal(size=shape).astype("float32")
-
-
-def ids(classes: int, *shape: int) -> Value:
-    return np.random.default_rng(7).integers(0, classes, shape)
 
 
 def net(*members: Value, loss: Value = "mse", optimizer: Value = "adam") -> Value:
