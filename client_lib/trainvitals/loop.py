@@ -15,6 +15,7 @@ from trainvitals.autopsy.loop_watch import LoopWatch
 from trainvitals.guard import Guard
 from trainvitals.identity import identify
 from trainvitals.loop_rows import LoopRows
+from trainvitals.notebook import as_html
 from trainvitals.odd import LeftOut, as_mapping, as_number, as_step
 from trainvitals.one_thread import OneThread
 from trainvitals.probe.loop import as_tensor
@@ -119,6 +120,10 @@ class Reporter:
     def dashboard_url(self) -> str:
         """The address of the run's page."""
         return self._session.identity.dashboard_url
+
+    def _repr_html_(self) -> str:
+        """Show the link in a notebook."""
+        return as_html(self._session.identity)
 
     @property
     def stop_requested(self) -> bool:

@@ -72,6 +72,7 @@ class MetricsFit:
         """Let the means begin anew, as those of Keras do."""
         if self._is_waiting:
             self._open(epoch)
+        self._step += self._mean.steps  # of the last epoch, or of one that an exception cut short
         self._mean = RunningMean()
         self._clock = time.time()
 
@@ -105,10 +106,9 @@ class MetricsFit:
     def end_epoch(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """Send the epoch's last rows and its metrics."""
         self._read(is_over=True)
-        self._step += self._mean.steps
         numbers = _numbers(logs)
         running = {f"{name}_running": value for name, value in numbers.items() if not name.startswith("val_")}
-        step = max(self._step - 1, 0)
+        step = max(self._step + self._mean.steps - 1, 0)
         self._session.sender.event("epoch", step, {"epoch": epoch, **running})
         validation = {name: value for name, value in numbers.items() if name.startswith("val_")}
         if validation:
@@ -146,33 +146,46 @@ class MetricsFit:
         self._read(is_over=True)
 
     def _read(self, *, is_over: bool = False) -> None:
-        """Send what was logged; of an epoch that goes on, all but the last, which may be of a short batch."""
+        """Send what was logged; of an epoch that goes on, all but the last, which may be of a short batch.
+
+        Keras's threads tell of executions in any order: what is out of it waits for those before.
+        """
         with self._lock:
-            logged = sorted(self._logged, key=lambda one: one.batch)  # threads may tell them in any order
-            count = len(logged) if is_over else len(logged) - 1
-            logged, self._logged = logged[: max(count, 0)], logged[max(count, 0) :]
+            logged = sorted(self._logged, key=lambda one: one.batch)
+            count = len(logged) if is_over else max(min(self._in_order(logged), len(logged) - 1), 0)
+            logged, self._logged = logged[:count], logged[count:]
         self._next_read = time.perf_counter() + READ_EVERY_S
         if logged:
             self._send(logged, is_over=is_over)
             self._session.sender.heartbeat(PROMISE_S, "training")
 
+    def _in_order(self, logged: Sequence[_Logged]) -> int:
+        size, expected = int(self._model.steps_per_execution or 1), self._mean.steps
+        for count, one in enumerate(logged):
+            expected += size
+            if one.batch + 1 != expected:
+                return count
+        return len(logged)
+
     def _send(self, logged: Sequence[_Logged], *, is_over: bool) -> None:
-        losses, seconds = [], []
+        losses, seconds, steps = [], [], []
+        most = int(self._params.get("steps") or 0) or math.inf  # Keras counts a last execution as a whole one
         for place, one in enumerate(logged):
             is_last = is_over and place == len(logged) - 1
-            before = self._mean.steps
-            losses.append(self._mean.take(one.batch + 1, one.logs.get("loss"), is_last=is_last))
-            seconds.append((one.time - self._clock) / max(self._mean.steps - before, 1))
-            self._clock = one.time
-        steps = np.array([self._step + one.batch for one in logged], dtype=np.int64)
+            before, after = self._mean.steps, int(min(one.batch + 1, most))
+            losses.append(self._mean.take(after, one.logs.get("loss"), is_last=is_last))
+            seconds.append(max(one.time - self._clock, 0.0) / max(after - before, 1))
+            steps.append(self._step + after - 1)
+            self._clock = max(one.time, self._clock)
         columns = {"step_time_s": (np.array(seconds), None), "loss": _cells(losses)}
         rows = [_numbers(one.logs) for one in logged]
         for name in dict.fromkeys(name for row in rows for name in row if name != "loss"):
             columns[f"{name}_running"] = _cells([row.get(name) for row in rows])
         kept = {name: cells for name, cells in columns.items() if cells[1] is None or cells[1].any()}
         times = np.array([one.time for one in logged])
-        self._session.sender.rows(Rows(steps, times, kept, {}, self._layout_id))
-        self._session.last_step = int(steps[-1])
+        numbers = np.array(steps, dtype=np.int64)
+        self._session.sender.rows(Rows(numbers, times, kept, {}, self._layout_id))
+        self._session.last_step = steps[-1]
 
 
 class RunningMean:

@@ -16,6 +16,7 @@ from trainvitals.backups import Backups
 from trainvitals.frameworks import Training, Way, backend, callback_class, replicas_of, training_for, way_of
 from trainvitals.guard import Guard
 from trainvitals.identity import identify
+from trainvitals.notebook import as_html
 from trainvitals.preflight import preflight
 from trainvitals.preflight.report import PreflightReport
 from trainvitals.probe.types import Model, Value
@@ -165,6 +166,10 @@ class HealthReporter(_Callback):
     def dashboard_url(self) -> str:
         """The address of the run's page."""
         return self._session.identity.dashboard_url
+
+    def _repr_html_(self) -> str:
+        """Show the link in a notebook."""
+        return as_html(self._session.identity)
 
     @property
     def _running(self) -> Training | None:

@@ -35,6 +35,7 @@ class BlockShape:
     is_main: bool
     has_rate: bool
     details: Sequence[tuple[slice, Callable[[], FloatArray]]] | None
+    is_unscaled: bool = False  # the gradients were divided by the scale before they were measured
 
     @property
     def width(self) -> int:
@@ -157,7 +158,8 @@ def _gradients(
     ran = np.zeros(len(rows), dtype=bool)
     with np.errstate(all="ignore"):
         for part in parts:
-            unscaled = part.half_sums * (2.0 / np.square(part.scale))[:, np.newaxis]
+            scale = np.ones_like(part.scale) if part.shape.is_unscaled else part.scale
+            unscaled = part.half_sums * (2.0 / np.square(scale))[:, np.newaxis]
             unscaled[~part.ran] = 0.0
             total += unscaled.sum(1)
             ran |= part.ran

@@ -214,6 +214,7 @@ class Probe:
                     block.is_main,
                     block.has_rate,
                     None if block.is_whole else [(part, ring.rows) for part, ring in block.details],
+                    block.is_unscaled,
                 )
                 for block in shape.blocks
             ]

@@ -32,6 +32,11 @@ def scaling_of(optimizer: Optimizer) -> str:
     return "static" if getattr(optimizer, "loss_scale_factor", None) is not None else ""
 
 
+def takes_unscaled(optimizer: Optimizer) -> bool:
+    """Return whether gradients are given to an optimizer without the loss scale: Keras 3 divides within."""
+    return family_of(optimizer) == "tf_keras"
+
+
 def inner_of(optimizer: Optimizer) -> Value:
     """Return the optimizer below a loss scaler."""
     return getattr(optimizer, "inner_optimizer", optimizer)

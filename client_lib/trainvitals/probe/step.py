@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from trainvitals.probe import measure
 from trainvitals.probe.capture import WHOLE, Part, Recorder, inside, is_reached, signs, unharmed
+from trainvitals.probe.kinds import takes_unscaled
 from trainvitals.probe.operations import OWN_SCOPE, risky_operations
 from trainvitals.probe.optimizers import learning_rate_of, loss_scale_of, optimizer_step_of, scaling_of
 from trainvitals.probe.parts import parts_of
@@ -37,6 +38,7 @@ class Block:
     is_main: bool  # of the optimizer that the model was compiled with
     has_rate: bool
     is_whole: bool  # the details are in every row
+    is_unscaled: bool  # the gradients, when `apply` gets them
     details: tuple[tuple[slice, Any], ...] = field(default=(), compare=False)  # else: the rings of its parts
 
     @property
@@ -68,6 +70,7 @@ class RowShape:
                 block.is_main,
                 block.has_rate,
                 block.is_whole,
+                block.is_unscaled,
             )
             for block in self.blocks
         )
@@ -143,6 +146,7 @@ class StepTrace:
                 is_main=optimizer is self.main_optimizer,
                 has_rate=rate is not None,
                 is_whole=self.use_xla,
+                is_unscaled=takes_unscaled(optimizer),
                 details=() if self.use_xla else self._rings_of(variables),
             )
             head = [self._step_here(), loss_scale_of(optimizer), 0.0 if rate is None else rate]
