@@ -94,6 +94,7 @@ class Reporter:
             resume_step=resume_step,
         )
         response = loop_response(on_nonfinite, autopsy, share_batch, redact)
+        self._replay = replay  # a bundle is replayed with it in another process
         self._session = Session(identity, on_incident=on_incident, spool_dir=spool_dir, console=console)
         self._watch = LoopWatch(self._session, response, replay)
         self._left_out = LeftOut()
@@ -292,10 +293,11 @@ class Reporter:
         if step is not None:
             self._left_out.add("step", "step was numbered, but `observe` counts by itself")
         observed = self._rows.observed
-        self._open(next(iter(observed.optimizers), None))
+        if not self._session.is_open:
+            self._open(next(iter(observed.optimizers), None))
         now = time.perf_counter()
         number = self._rows.tick(now, now - self._clock, given.metrics)
-        if self._rows.is_one_a_call:
+        if self._watch.replays and self._rows.is_one_a_call:
             self._watch.note(number, given.batch, observed.variables, observed.optimizers)
         self._clock, self._is_observing = now, True
         if self._rows.is_due(now):

@@ -19,7 +19,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--script",
         type=Path,
         metavar="FILE",
-        help="program that makes the model, run up to where it calls fit (default: the one that trained)",
+        help="program that makes the model, run up to where it calls fit, or reporter.step in a loop "
+        "(default: the one that trained)",
     )
 
 

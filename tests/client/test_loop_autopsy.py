@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from training import RecordingSender, batch, recorded, small_model
 from trainvitals import Reporter
+from trainvitals.autopsy import bundle
 from trainvitals.probe import snapshots
 from trainvitals.probe.snapshots import Snapshots
 from trainvitals.probe.types import Value
@@ -73,7 +75,7 @@ def test_the_operation_and_the_line_are_found_from_a_snapshot() -> None:
     assert (report["step"], report["found"], report["operation"]) == (7, "operation", "Log")
     assert (report["line"], report["samples"]) == (LINE, (5,))
     assert report.get("weights_from", "before_step") in ("before_step", "snapshot")
-    assert not report.get("bundle")
+    assert bundle.read(Path(report["bundle"])).is_of_loop
     assert sent.steps == list(range(12))
     without, _, again = Loop().run(12, 7, autopsy=False)
     assert autopsies(without) == []

@@ -45,7 +45,7 @@ class Bundle:
     weights_from: WeightsFrom
     counts_overflow: bool
     data: Any
-    places: list[list[Any]]  # where each value belongs: ["model", 3], ["optimizer", 0, 5]
+    places: list[list[Any]]  # where each value belongs: ["model", 3], ["optimizer", 0, 5], ["loop", 2]
     values: list[Any]
     model_config: dict[str, Any] | None
     script: str
@@ -58,23 +58,41 @@ class Bundle:
         Raises:
             ValueError: if the model is another one.
         """
-        state = [
-            (_variable(model, place), value) for place, value in zip(self.places, self.values, strict=True)
-        ]
+        variables = [_variable(model, place) for place in self.places]
+        return self._scene(model, variables, optimizers_of(model), model.train_step)
+
+    @property
+    def is_of_loop(self) -> bool:
+        """Whether the step is that of a loop, a function of the batch."""
+        return all(place[0] == "loop" for place in self.places)
+
+    def loop_scene(self, variables: Sequence[Any], optimizers: Sequence[Any], run: Value) -> Scene:
+        """Return the scene of a loop, with variables, optimizers and step that were made anew.
+
+        Raises:
+            ValueError: if the loop is another one.
+        """
+        if len(variables) != len(self.values):
+            raise ValueError(f"the loop is another one: {len(variables)} variables, not {len(self.values)}")
+        return self._scene(None, variables, optimizers, run)
+
+    def _scene(self, model: Model, variables: Sequence[Any], optimizers: Sequence[Any], run: Value) -> Scene:
+        state = list(zip(variables, self.values, strict=True))
         for variable, value in state:
             if tuple(variable.shape) != tuple(value.shape):
+                name = getattr(variable, "path", variable.name)
                 raise ValueError(
-                    f"the model is another one: {variable.path} has the shape {tuple(variable.shape)}, "
+                    f"the model is another one: {name} has the shape {tuple(variable.shape)}, "
                     f"in the bundle it is {tuple(value.shape)}"
                 )
         return Scene(
             step=self.step,
             model=model,
-            run=model.train_step,
+            run=run,
             data=self.data,
             state=state,
             weights_from=self.weights_from,
-            optimizers=optimizers_of(model),
+            optimizers=optimizers,
             counts_overflow=self.counts_overflow,
         )
 
@@ -167,7 +185,9 @@ def _arrays(path: Path) -> list[Any]:
 def _state(scene: Scene) -> tuple[list[list[Any]], Arrays, list[str]]:
     """Return where the values belong, the values, and their dtypes; what belongs nowhere is left out."""
     known: dict[int, list[Any]] = {}
-    for number, optimizer in enumerate(scene.optimizers):
+    if scene.model is None:
+        known = {id(one): ["loop", place] for place, (one, _) in enumerate(scene.state)}
+    for number, optimizer in enumerate(scene.optimizers if scene.model is not None else ()):
         known |= {id(one): ["optimizer", number, place] for place, one in enumerate(optimizer.variables)}
     if scene.model is not None:
         known |= {id(one): ["model", place] for place, one in enumerate(scene.model.variables)}

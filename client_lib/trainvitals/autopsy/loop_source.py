@@ -12,7 +12,7 @@ import tensorflow as tf
 from trainvitals.autopsy.reach import moving_variables
 from trainvitals.autopsy.scene import Scene, WeightsFrom
 from trainvitals.probe.apart import apart
-from trainvitals.probe.capture import Capture
+from trainvitals.probe.capture import Capture, current
 from trainvitals.probe.loop_model import LoopModel
 from trainvitals.probe.observed import Given
 from trainvitals.probe.optimizers import optimizers_of
@@ -98,7 +98,9 @@ class LoopSource:
             optimizers = optimizers_of(self._model)
             # An optimizer that comes first has made its update by the time that another one's step fails.
             source: WeightsFrom = "mostly_before_step" if len(optimizers) > 1 else captured.weights_from
-            return self._scene(captured.step, captured.data, captured.state, source, optimizers)
+            trained = self._model.trainable_variables
+            state = self._whole(captured.state, trained, optimizers)
+            return self._scene(captured.step, captured.data, state, source, optimizers)
         batch = next((batch for number, batch in self._batches if number == step), None)
         snapshot = self._snapshots.before(step)
         self._snapshots.forget_newest()
@@ -112,6 +114,7 @@ class LoopSource:
         if snapshot is not None:
             source = "before_step" if snapshot.step == step - 1 else "snapshot"
         state = self._now() if snapshot is None else snapshot.state
+        state = self._whole(state, self._variables, self._optimizers)
         return self._scene(step, batch, state, source, self._optimizers)
 
     def _scene(
@@ -133,6 +136,14 @@ class LoopSource:
             counts_overflow=self._is_for_skips,
         )
 
+    def _whole(
+        self, state: Sequence[tuple[Any, Any]], trained: Sequence[Any], optimizers: Sequence[Any]
+    ) -> list[tuple[Any, Any]]:
+        """Return it with what was not kept, and is what it is now, in an order that another process knows."""
+        held = {id(variable): value for variable, value in state}
+        listed = all_of(trained, self._moving_of(trained), optimizers)
+        return [(one, held[id(one)] if id(one) in held else current(one)) for one in listed]
+
     def _others(self) -> list[Any]:
         """Return what a step changes besides the variables that are trained."""
         slots = [slot for one in self._optimizers for slot in one.variables]
@@ -153,6 +164,12 @@ class LoopSource:
     def _is_sound(self) -> bool:
         values = [np.asarray(value) for _, value in self._now()]
         return all(np.isfinite(one.astype(np.float64)).all() for one in values)
+
+
+def all_of(variables: Sequence[Any], moving: Sequence[Any], optimizers: Sequence[Any]) -> list[Any]:
+    """Return all variables that a loop's step may change, each once."""
+    slots = [slot for one in optimizers for slot in one.variables]
+    return list({id(one): one for one in (*variables, *moving, *slots)}.values())
 
 
 def _bytes(batch: Value) -> int:

@@ -27,6 +27,11 @@ class LoopWatch:
         self._autopsy = Autopsy(session, response)
         self._source = LoopSource(replay) if replay is not None and response.autopsy else None
 
+    @property
+    def replays(self) -> bool:
+        """Whether failing steps are replayed, and so are to be noted."""
+        return self._source is not None
+
     def watch(self, given: Given) -> tuple[Capture | None, list[tuple[Any, Tensor]]]:
         """Return what keeps failing steps of the function that is traced, and what is held of its start."""
         if self._source is None or given.batch is None:

@@ -18,6 +18,7 @@ from typing import Any
 import keras
 
 from trainvitals.autopsy.bundle import Bundle
+from trainvitals.autopsy.rebuild_loop import Reached, catching_steps
 from trainvitals.autopsy.scene import Scene
 from trainvitals.probe.optimizers import optimizers_of
 from trainvitals.probe.types import Model, Value
@@ -25,14 +26,6 @@ from trainvitals.probe.types import Model, Value
 
 class NoModel(Exception):
     """The model could not be made again; the text says what to do."""
-
-
-class _Reached(BaseException):
-    """The program has called `fit`."""
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__()
-        self.scene = scene
 
 
 def scene_of(bundle: Bundle, script: Path | None) -> Scene:
@@ -50,7 +43,7 @@ def scene_of(bundle: Bundle, script: Path | None) -> Scene:
     raise NoModel(
         "Keras cannot make this model from its description alone, and the program that trained it "
         + (f"is not at {bundle.script} any more" if bundle.script else "was a notebook or a prompt")
-        + ": give a program that makes the model and calls fit with --script FILE"
+        + f": give a program that makes the model and calls {_call_of(bundle)} with --script FILE"
     )
 
 
@@ -66,13 +59,17 @@ def _from_config(bundle: Bundle) -> Scene | None:
 
 def _from_script(bundle: Bundle, script: Path) -> Scene:
     try:
-        with _catching_fit(bundle), _as_program(script, bundle.arguments):
+        with _catching_fit(bundle), catching_steps(bundle), _as_program(script, bundle.arguments):
             runpy.run_path(str(script), run_name="__main__")
-    except _Reached as reached:
+    except Reached as reached:
         return reached.scene
     except SystemExit:
         pass
-    raise NoModel(f"{script} ended without calling fit of a model that fits the bundle")
+    raise NoModel(f"{script} ended without calling {_call_of(bundle)} of a model that fits the bundle")
+
+
+def _call_of(bundle: Bundle) -> str:
+    return "reporter.step" if bundle.is_of_loop else "fit"
 
 
 @contextlib.contextmanager
@@ -83,11 +80,13 @@ def _catching_fit(bundle: Bundle) -> Iterator[None]:
     """
 
     def fit(self: Model, *args: Value, **kwargs: Value) -> Value:
+        if bundle.is_of_loop:
+            return keras.callbacks.History()
         try:
             scene = bundle.scene(_ready(self, bundle))
         except (ValueError, AttributeError):
             return keras.callbacks.History()  # a model that was trained before the one that failed
-        raise _Reached(scene)
+        raise Reached(scene)
 
     def nothing(self: Model, *args: Value, **kwargs: Value) -> None:
         return None

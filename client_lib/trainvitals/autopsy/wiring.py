@@ -137,8 +137,6 @@ class Autopsy:
         self._say(f"step {scene.step} went non-finite; {PUT_OFF}{again}")
 
     def _bundle(self, scene: Scene, report: Report) -> str:
-        if scene.model is None:  # a loop's function cannot be found again in another process
-            return ""
         if report.found == "weight":  # what went wrong did so in an earlier step: this one tells nothing
             return ""
         try:
