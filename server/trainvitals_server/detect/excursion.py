@@ -19,6 +19,7 @@ START_HEIGHT = 1.0  # as bad as the start
 LOST_HEIGHT = 1.25  # clearly worse than where the run began
 SEVERE_HEIGHT = 3.0  # no curriculum, no ramp, no restart does that
 FAR_HEIGHT = 10.0  # not even a ramp goes there
+APART_FROM_NOISE = 8.0  # where nothing but noise is known of a run, a long climb must lead here
 CONVEX = 1.5  # it rises this much faster lately than over its whole life
 CLIMB = 1.5  # it is this much higher than where it landed: another task has a level, a run-away has none
 SCALE_FALL = 4.0  # the gradients have grown with the loss; a scaler that tries a larger scale halves it once
@@ -115,11 +116,11 @@ class Excursion(msgspec.Struct):
 
         `needed` high rows make a pattern in this run, `tallest` is the height it has come back from. A run
         that has learned nothing yet has only its noise to be measured by: one of two losses that fight, a
-        GAN's, climbs out of that and is none the worse.
+        GAN's, climbs out of that for long and is none the worse.
         """
         if self.inside:
             return None
-        severe = SEVERE_HEIGHT if has_learned else FAR_HEIGHT
+        severe = SEVERE_HEIGHT if has_learned or self.rows <= MEMORY else APART_FROM_NOISE
         if self._is_absurd(tallest) or (self._stays_above(severe, needed) and self._runs_away()):
             return "critical"
         if self._stays_above(LOST_HEIGHT, needed) and self._rises():

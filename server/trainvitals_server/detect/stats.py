@@ -66,7 +66,7 @@ class LossBand(msgspec.Struct):
     @property
     def has_learned(self) -> bool:
         """Whether its range is that of a descent and not of mere noise; nobody knows while it is young."""
-        return self.rows < YOUNG_ROWS or self.start - self.best >= NOISE_RANGE * self.noise
+        return self.rows < YOUNG_ROWS or self.start - self.best >= 16 * self.noise
 
     def accept(self, value: float) -> None:
         """Learn from a finite value that is inside the band."""

@@ -129,11 +129,11 @@ def test_a_loss_that_is_mostly_zero_wakes_nobody_when_it_is_not() -> None:
     assert loud(of_loss(loss)) == []
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(8))
 def test_one_of_two_losses_that_climbs_out_of_its_noise_and_levels_off_wakes_nobody(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    risen = -np.expm1(-np.maximum(np.arange(500) - 100, 0) / 10)
-    loss = (0.7 + 4.0 * risen) * np.exp(0.1 * rng.normal(size=500))
+    risen = -np.expm1(-np.maximum(np.arange(500) - 100, 0) / 100)
+    loss = (0.7 + 8.0 * risen) * np.exp(0.1 * rng.normal(size=500))
     assert "critical" not in {severity for _, severity in loud(of_loss(loss))}
 
 
