@@ -34,35 +34,34 @@ FLOORS: dict[str, dict[str, tuple[int, int, int]]] = {
         "immediate_blowup": (14, 14, 0),
         "fast_divergence_to_nan": (14, 14, 13),
         "gradual_divergence_to_nan": (10, 10, 10),
-        "nonfinite_grad_norm": (9, 5, 0),
+        "nonfinite_grad_norm": (9, 8, 0),
         "finite_divergence": (6, 6, 0),
         "sudden_nan": (5, 5, 0),
         "stuck_high_lr": (3, 3, 0),
         "nonfinite_loss": (2, 2, 0),
         "early_divergence": (1, 1, 0),
         "spike_with_loss_scale_drop": (1, 1, 0),
+        "spike_recovers": (1, 1, 0),
     },
     "corpus": {
         "immediate_blowup": (66, 66, 0),
         "fast_divergence_to_nan": (37, 37, 36),
         "gradual_divergence_to_nan": (10, 10, 10),
-        "nonfinite_grad_norm": (9, 5, 0),
+        "nonfinite_grad_norm": (9, 8, 0),
         "finite_divergence": (14, 14, 0),
         "sudden_nan": (5, 5, 0),
         "stuck_high_lr": (9, 9, 0),
         "nonfinite_loss": (2, 2, 0),
         "early_divergence": (1, 1, 0),
         "spike_with_loss_scale_drop": (1, 1, 0),
+        "spike_recovers": (1, 1, 0),
     },
 }
 HEALTHY_RUNS = {"fixtures": 41, "corpus": 219}
 LEAST_LEAD_SHARE = 0.8  # of the warning time that hindsight allows in a gradual divergence
 NOT_YET_NAMED = frozenset({
-    "algoperf/BAD_v05_generalized_adam_criteo1tb_embed_init_jax_s2_t1",
-    "algoperf/BAD_v05_generalized_adam_criteo1tb_embed_init_jax_s3_t1",
-    "algoperf/BAD_v05_generalized_adam_criteo1tb_embed_init_jax_s4_t1",
+    # From 0.18 to 32.8 and 1.5e7 in five rows, all finite: a divergence that the gradient norm ends.
     "algoperf/BAD_v05_shampoo_submission_criteo1tb_pytorch_s4_t3",
-    "bigscience/train_tr11-176B-ml_chronicles",
 })  # fmt: skip
 SHORT_ROWS = 3000  # longer traces are judged once, for the floors
 LEARNED_ROWS = 64  # from then on a run knows its own noise, and no loss is large or small by itself
@@ -158,7 +157,7 @@ def test_every_trace_lies_there_and_every_class_has_some() -> None:
     assert [
         label.name for label in read_labels(FIXTURES) if not (FIXTURES / (label.name + SUFFIX)).exists()
     ] == []
-    assert {label.label for label in FAILING} == {*FLOORS["fixtures"], "spike_recovers"}
+    assert {label.label for label in FAILING} == {*FLOORS["fixtures"]}
 
 
 @pytest.mark.parametrize("name", short_names())
