@@ -23,6 +23,7 @@ from trainvitals_server.detect.constant import ConstantFold
 from trainvitals_server.detect.gradient import GradientFold
 from trainvitals_server.detect.layers import LayerFold
 from trainvitals_server.detect.loss import LossFold
+from trainvitals_server.detect.lost import Lost
 from trainvitals_server.detect.low_scale import LowScaleFold
 from trainvitals_server.detect.metric import MetricFold
 from trainvitals_server.detect.misuse import MisuseFold
@@ -52,6 +53,7 @@ class Detectors(msgspec.Struct):
     """The detectors of one session; each is a fold of its own."""
 
     loss: LossFold = msgspec.field(default_factory=LossFold)
+    lost: Lost = msgspec.field(default_factory=Lost)
     gradient: GradientFold = msgspec.field(default_factory=GradientFold)
     overflow: OverflowFold = msgspec.field(default_factory=OverflowFold)
     validation: ValidationFold = msgspec.field(default_factory=ValidationFold)
@@ -83,7 +85,9 @@ class Detectors(msgspec.Struct):
         """Return what the rows of `batch` say, in the order in which they give it away."""
         self.origin.feed(batch)
         blocks = self.blocks.cut(batch, "loss")
-        found = [*self.loss.feed(batch), *self.gradient.feed(batch), *self.overflow.feed(batch)]
+        found = self.loss.feed(batch)
+        lost = self.lost.spans(found)
+        found += [*self.gradient.feed(batch), *self.overflow.feed(batch, lost)]
         found += self.validation.feed(batch)
         found += [*self.layers.feed(batch), *self.misuse.feed(batch), *self.silent.feed(batch)]
         found += [*self.constant.feed(batch), *self.runaway.feed(batch), *self.low_scale.feed(batch, blocks)]

@@ -9,6 +9,7 @@ goes into the weights. Needs `grad_nonfinite` or `grad_norm` (or `skipped`); rea
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -32,6 +33,8 @@ TOLD_SKIPS = 24  # that are told one by one
 SINK_FALL = 2.0**10  # a scale that fell so far without one rise,
 SINK_BURSTS = 8  # in so many bursts with updates between them, has sunk:
 SINK_SCALE = 2.0**-4  # below 1, where scalers with a floor stop, and a run at 1 may well go on learning
+
+Span = tuple[int, float]  # the first and the last step of a stretch
 
 
 class Sink(msgspec.Struct):
@@ -74,8 +77,11 @@ class OverflowFold(msgspec.Struct):
     weight_step: int | None = None
     pending: int | None = None
 
-    def feed(self, batch: Batch) -> list[Finding]:
-        """Return what the rows of `batch` say about gradients, weights and the scaler."""
+    def feed(self, batch: Batch, lost: Sequence[Span] = ()) -> list[Finding]:
+        """Return what the rows of `batch` say about gradients, weights and the scaler.
+
+        `lost` are the steps in which the loss is known to diverge.
+        """
         findings: list[Finding] = []
         bad, judged = _bad_rows(batch)
         scales = batch.columns.get("loss_scale")
@@ -89,7 +95,9 @@ class OverflowFold(msgspec.Struct):
             flags = flags_at(batch, index)
             self._note_scale(flags)
             if bad[index]:
-                self._bad(steps[index], flags, findings)
+                step = steps[index]
+                is_lost = any(first <= step <= last for first, last in lost)
+                self._bad(step, flags, findings, is_lost=is_lost)
             elif judged[index]:
                 self._clean(steps[index], 1, findings)
         if scales is not None and scales.present.any():
@@ -136,7 +144,7 @@ class OverflowFold(msgspec.Struct):
         if self.has_scaler is not False and isinstance(skipped, float):
             self.loss_scaling = self.loss_scaling or skipped > 0
 
-    def _bad(self, step: int, flags: Flags, findings: list[Finding]) -> None:
+    def _bad(self, step: int, flags: Flags, findings: list[Finding], *, is_lost: bool) -> None:
         self.clean_rows = 0
         if flags.get("weight_nonfinite") and self.weight_step is None:
             self.weight_step = step
@@ -146,11 +154,11 @@ class OverflowFold(msgspec.Struct):
         if self.loss_scaling and flags.get("skipped") != 0.0:
             self._skip(step, flags, findings)
         elif self.gradient_step is None and flags.get("loss_finite", True):
-            self._unscaled(step, flags, findings)
+            self._unscaled(step, flags, findings, is_lost=is_lost)
 
-    def _unscaled(self, step: int, flags: Flags, findings: list[Finding]) -> None:
+    def _unscaled(self, step: int, flags: Flags, findings: list[Finding], *, is_lost: bool) -> None:
         norm = flags.get("grad_norm")
-        sure = bool(flags.get("grad_nonfinite")) or (isinstance(norm, float) and math.isnan(norm))
+        sure = is_lost or bool(flags.get("grad_nonfinite")) or (isinstance(norm, float) and math.isnan(norm))
         if not sure and self.pending is None and not self.recent.count(1):
             self.pending = step  # a norm can overflow by itself: the next row tells
             self.recent = [*self.recent, 1][-WINDOW_ROWS:]

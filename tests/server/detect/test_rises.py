@@ -142,3 +142,22 @@ def test_an_excerpt_that_is_back_two_rows_far_apart_is_back() -> None:
     loss = [2.78, 2.77, 2.77, 7.3, 8.7, 7.6, 7.2, 6.8, 2.72, 2.64]
     (spike,) = LossFold().feed(of_loss(loss, steps=steps))
     assert (spike.kind, spike.facts["outcome"], spike.facts["peak"]) == ("loss_spike", "recovered", 8.7)
+
+
+def test_an_infinite_norm_needs_no_second_one_where_the_loss_diverges() -> None:
+    loss = [0.34, 0.335, 14.0, 55.0, 200.0, 1e4, 1e6, 2e26]
+    norm = [8.5, 8.6, 490.0, 130.0, 1800.0, 1e4, 3e6, math.inf]
+    (incident,) = scan([batch_of({"loss": loss, "grad_norm": norm})])
+    assert [item.kind for item in incident.findings][-1] == "nonfinite_gradient"
+    assert (incident.nonfinite_step, incident.lead_steps) == (7, 7 - incident.detected_step)
+
+
+def test_once_the_loss_is_back_an_infinite_norm_needs_a_second_one_again() -> None:
+    rng = np.random.default_rng(0)
+    loss = 0.2 + 2.0 * np.exp(-np.arange(300) / 40) + 0.02 * rng.normal(size=300)
+    loss[150:156] = 40.0 * 3.0 ** np.arange(6)
+    norm = np.ones(300)
+    norm[250] = math.inf
+    first, second = scan([batch_of({"loss": loss, "grad_norm": norm})])
+    assert (first.severity, first.state, first.nonfinite_step) == ("critical", "withdrawn", None)
+    assert (second.kind, second.severity) == ("transient_overflow", "info")
