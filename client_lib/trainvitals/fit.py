@@ -30,7 +30,7 @@ from trainvitals.response import Response
 from trainvitals.rows import Cells, Rows
 from trainvitals.session import Session
 
-READ_EVERY_S = 0.05
+READ_EVERY_S = 0.1  # a person at the page sees no difference to less
 READ_SHARE = 0.01  # reading may take one hundredth of the time; slower reads come less often
 STARTUP_PROMISE_S = 600.0  # the first step compiles
 VALIDATION_PROMISE_S = 600.0

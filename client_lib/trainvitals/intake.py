@@ -19,8 +19,8 @@ from trainvitals.rows import Rows
 
 # Rows leave no more often than this: a little less than the pause between two reads of the ring, so that what
 # comes at that pace never waits.
-BATCH_S = 0.04
-MAX_ROWS = 65_536  # the thread empties the queue every 40 ms: bounds for a thread that cannot
+BATCH_S = 0.08
+MAX_ROWS = 65_536  # the thread empties the queue every 80 ms: bounds for a thread that cannot
 MAX_BYTES = 64 << 20
 MAX_ITEMS = 20_000
 

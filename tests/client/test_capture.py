@@ -98,6 +98,62 @@ def test_the_first_failing_step_is_kept_with_the_state_before_it(options: dict[s
     assert probing.take() is None
 
 
+class Restless(keras.optimizers.SGD):  # type: ignore[misc]
+    """Changes weights before it looks at their gradients."""
+
+    def apply(self, grads: Value, trainable_variables: Value = None) -> None:
+        for variable in self._trainable_variables if trainable_variables is None else trainable_variables:
+            variable.assign(variable * 1.01)
+        super().apply(grads, trainable_variables)
+
+
+class Twice(keras.Sequential):  # type: ignore[misc]
+    """Applies the gradients in two halves, and rounds the weights afterwards."""
+
+    def train_step(self, data: Value) -> Value:
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=data[1], y_pred=self(data[0], training=True))
+            scaled = self.optimizer.scale_loss(loss)
+        weights = self.trainable_variables
+        gradients = tape.gradient(scaled, weights)
+        for _ in range(2):
+            self.optimizer.apply([gradient / 2 for gradient in gradients], weights)
+        for weight in weights:
+            weight.assign(tf.round(weight * 1e4) / 1e4)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.AdamW(1e-2, weight_decay=0.1),
+        lambda: keras.optimizers.SGD(1e-2, momentum=0.9, nesterov=True, use_ema=True, global_clipnorm=1.0),
+        lambda: keras.optimizers.Nadam(1e-2, gradient_accumulation_steps=2),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.RMSprop(1e-2), initial_scale=64.0),
+        lambda: Restless(1e-2),
+    ],
+    ids=["AdamW", "SGD", "Nadam", "LossScaleOptimizer", "Restless"],
+)
+@pytest.mark.parametrize("kind", [keras.Sequential, Twice])
+def test_no_update_comes_before_what_is_kept(make: Value, kind: type[Any]) -> None:
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Dense(16, activation="relu"), keras.layers.BatchNormalization()]
+    model = kind([keras.Input((8,)), *layers, keras.layers.Dense(1)])
+    model.compile(make(), "mse")
+    probing, x, _ = trained(model, 5 * SIZE + 2)
+    captured = probing.take()
+    assert captured is not None
+    assert captured.step == 5
+    np.testing.assert_array_equal(captured.data[0], x[40:48])
+    kept = {id(variable): np.array(value) for variable, value in captured.state}
+    assert kept.keys() == probing.states[5].keys()
+    changed = probing.states[6]
+    assert sum(not np.array_equal(changed[key], value) for key, value in kept.items()) >= 4
+    if kind is keras.Sequential:
+        for key, value in probing.states[5].items():  # after step 4
+            np.testing.assert_array_equal(kept[key], value)
+
+
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_failing_short_last_batch_is_kept(jit: bool) -> None:
     probing, x, _ = trained(rich_model(jit_compile=jit), 90)

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 
 import tensorflow as tf
 
+from trainvitals.probe.handles import Handles
 from trainvitals.probe.optimizers import optimizers_of
 from trainvitals.probe.template import Template
 from trainvitals.probe.types import Model, Tensor, Value
@@ -44,6 +45,15 @@ class Start:
 
     data: Any
     state: tuple[tuple[Any, Tensor], ...]
+    handles: Handles | None = None  # of variables that do not change before the branch has read them
+
+    def value_of(self, variable: Value) -> Tensor:
+        """Return the value that a variable had at the start; to be called in the branch."""
+        held = next((value for one, value in self.state if one is variable), None)
+        if held is not None:
+            return held
+        is_packed = self.handles is not None and variable in self.handles
+        return self.handles.read(variable) if is_packed else current(variable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +141,6 @@ class Capture:
             is_skip: Whether it is so only where a loss scaler's skips are looked at.
             part: What this branch keeps of it.
         """
-        held = {id(variable): value for variable, value in start.state}
         variables = self._kept_by(part)
         template, tensors = Template.of(start.data) if part.is_last else (None, [])
         plan = self._plan(template, tensors, variables)
@@ -139,7 +148,7 @@ class Capture:
             return
 
         def keep() -> Tensor:
-            values = [held[id(one)] if id(one) in held else current(one) for one in variables]
+            values = [start.value_of(one) for one in variables]
             plan.queue.enqueue([step, *tensors, *values])
             return tf.constant(0)
 

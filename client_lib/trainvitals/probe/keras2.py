@@ -24,6 +24,8 @@ _ARTIFACT = "autograph_info__"  # autograph calls what has this as it is, and go
 class OldProbe(LateProbe):
     """What is measured of one model of tf_keras."""
 
+    heeds = False
+
     @property
     def capacity(self) -> int:
         """Return how many steps fit between two reads."""

@@ -23,6 +23,7 @@ from trainvitals.probe.layers import Groups, group_variables
 from trainvitals.probe.operations import OWN_SCOPE
 from trainvitals.probe.optimizers import optimizers_of
 from trainvitals.probe.ring import Ring, capacity_for
+from trainvitals.probe.row import details_width
 from trainvitals.probe.saving import Watch, watched_saves
 from trainvitals.probe.step import RowShape, StepTrace
 from trainvitals.probe.taps import attribute
@@ -36,6 +37,8 @@ OWN_MARK = "_trainvitals_original"  # on our train function: the user's
 
 class Probe:
     """What is measured of one model. Only the training thread may call it."""
+
+    heeds = True  # the optimizer is given the gradients that `note_apply` returns
 
     def __init__(self, *, captures: bool = True, policy: Policy = "continue") -> None:
         self._captures = captures
@@ -53,6 +56,7 @@ class Probe:
         self._rings: dict[object, tuple[RowShape, Ring, list[BlockShape]]] = {}
         self._details: dict[object, Ring] = {}
         self._variables: list[Any] = []
+        self._capacity = 0
         self._key: object = None
         self._own: Callable[..., Any] | None = None
         self._traced: Callable[..., Any] | None = None
@@ -106,7 +110,7 @@ class Probe:
     @property
     def capacity(self) -> int:
         """Return how many steps fit between two reads."""
-        return capacity_for(int(self._model.steps_per_execution))
+        return self._capacity
 
     def _key_of(self, model: Model, users: object) -> object:
         variables = tuple(id(variable) for variable in model.trainable_variables)
@@ -117,6 +121,8 @@ class Probe:
         self.optimizer = model.optimizer
         self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="trainvitals_step")
         self._slots, self._rings, self._details, self._variables = {}, {}, {}, []
+        widest = details_width(len(model.trainable_variables))
+        self._capacity = capacity_for(int(model.steps_per_execution), widest)
         self._is_broken = False
         self.operations = {}
         self.capture = capture_of(model) if self._captures else None
@@ -150,6 +156,7 @@ class Probe:
             self.capture,
             use_xla=bool(self._model.jit_compile),
             main_optimizer=self._model.optimizer,
+            is_heeded=self.heeds,
         )
         with self._guard():
             trace.hold()
@@ -172,7 +179,7 @@ class Probe:
             if tf.get_static_value(replica) == 0:
                 trace = StepTrace((), self._counter, self._slot, self._details_ring)
                 shape, row, _ = trace.finish(None)
-                self._ring(shape).write(tf.cast(trace.step, tf.int64), row)
+                self._ring(shape).write(trace.number, row)
                 self._counter.assign_add(1)
         return result
 
@@ -183,7 +190,7 @@ class Probe:
             self.layout_changed = True
         ring = self._ring(shape)
         with tf.name_scope(OWN_SCOPE):
-            ring.write(tf.cast(trace.step, tf.int64), row)
+            ring.write(trace.number, row)
             self._counter.assign_add(1)
         self._remark(shape, source, trace)
 
@@ -263,7 +270,7 @@ class Probe:
                 variables = trainable_variables
                 if variables is None:
                     variables = optimizer._trainable_variables
-                trace.note_apply(optimizer, grads, variables)
+                grads = trace.note_apply(optimizer, grads, variables)
             given = (grads,) if trainable_variables is None else (grads, trainable_variables)
             if self.brake is None:
                 return apply(*given)

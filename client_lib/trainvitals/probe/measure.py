@@ -35,10 +35,14 @@ def stacked(halves: Sequence[Tensor]) -> Tensor:
 
 def is_suspicious(halves: Tensor, loss: Tensor | None) -> Tensor:
     """Return whether a number is not finite, or too small for its half sum to be exact."""
+    return tf.logical_not(is_usual(halves, loss))
+
+
+def is_usual(halves: Tensor, loss: Tensor | None) -> Tensor:
+    """Return whether all numbers are finite, and large enough for their half sums to be exact."""
     total = tf.reduce_sum(halves)
     watched = total if loss is None else total + tf.cast(loss, total.dtype)
-    is_normal = tf.logical_and(tf.math.is_finite(watched), total >= SMALLEST_SAFE_SUM)
-    return tf.logical_not(is_normal)
+    return tf.logical_and(tf.math.is_finite(watched), total >= SMALLEST_SAFE_SUM)
 
 
 def is_alive(gradients: Sequence[Tensor], loss: Tensor | None) -> Tensor:
@@ -128,9 +132,14 @@ def is_measurable(tensor: object) -> bool:
 
 
 def as_scalar(value: Tensor) -> Tensor:
-    """Return a float64 scalar; a loss that has a value for each sample is optimised as their sum."""
-    tensor = tf.convert_to_tensor(value)
-    return _f64(tensor if tensor.shape.rank == 0 else tf.reduce_sum(tensor))
+    """Return `whole` as float64."""
+    return _f64(whole(value))
+
+
+def whole(loss: Tensor) -> Tensor:
+    """Return a loss as one number: one that has a value for each sample is optimised as their sum."""
+    tensor = tf.convert_to_tensor(loss)
+    return tensor if tensor.shape.rank == 0 else tf.reduce_sum(tensor)
 
 
 def _f64(value: Tensor) -> Tensor:

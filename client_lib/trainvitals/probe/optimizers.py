@@ -56,6 +56,18 @@ def updates_of(optimizer: Optimizer) -> int:
     return 0 if counter is None else int(tf.convert_to_tensor(counter).numpy())
 
 
+def changes_by_gradients_only(optimizer: Optimizer) -> bool:
+    """Return whether all that `apply` does to weights and their slots comes of the gradients it is given.
+
+    Keras's own optimizers are like that, but for the decay of weights and for accumulators that are emptied.
+    """
+    inner = inner_of(optimizer)
+    is_known = all(type(one).__module__.startswith("keras.src.optimizers.") for one in (optimizer, inner))
+    return is_known and not any(
+        getattr(inner, name, None) for name in ("weight_decay", "gradient_accumulation_steps")
+    )
+
+
 def optimizers_of(model: Model) -> list[Any]:
     """Return the model's optimizers: the compiled one, and others that are attributes of it."""
     found = [model.optimizer, *vars(model).values()]

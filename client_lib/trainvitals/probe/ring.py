@@ -12,7 +12,9 @@ import tensorflow as tf
 from trainvitals.probe.types import Tensor
 from trainvitals.wire import FloatArray
 
-SMALLEST_CAPACITY = 128  # at 1 ms a step the host comes by every 50 rows
+SMALLEST_CAPACITY = 128
+USUAL_CAPACITY = 512  # at 0.5 ms a step the host comes by every 200 rows
+USUAL_BYTES = 256 << 10  # that many rows only where they are narrow: each read copies all of them
 EMPTY = -1.0  # a step that no row has
 
 
@@ -57,6 +59,7 @@ class Ring:
         return rows[np.argsort(rows[:, 0], kind="stable")]
 
 
-def capacity_for(steps_per_execution: int) -> int:
+def capacity_for(steps_per_execution: int, width: int) -> int:
     """Return how many rows hold two executions, so that none is overwritten before the host comes by."""
-    return max(SMALLEST_CAPACITY, 2 * steps_per_execution)
+    usual = min(USUAL_CAPACITY, USUAL_BYTES // (8 * width))
+    return max(SMALLEST_CAPACITY, usual, 2 * steps_per_execution)

@@ -7,7 +7,7 @@ numbers then go through a slot variable, and a loss or block whose step is not t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import keras
@@ -15,14 +15,20 @@ import numpy as np
 import tensorflow as tf
 
 from trainvitals.probe import measure
-from trainvitals.probe.capture import WHOLE, Part, Recorder, inside, is_reached, signs, unharmed
+from trainvitals.probe.capture import WHOLE, Part, Recorder, current, inside, is_reached, signs, unharmed
+from trainvitals.probe.handles import Handles, pinned
 from trainvitals.probe.kinds import takes_unscaled
 from trainvitals.probe.operations import OWN_SCOPE, risky_operations
-from trainvitals.probe.optimizers import learning_rate_of, loss_scale_of, optimizer_step_of, scaling_of
+from trainvitals.probe.optimizers import (
+    changes_by_gradients_only,
+    learning_rate_of,
+    loss_scale_of,
+    optimizer_step_of,
+    scaling_of,
+)
 from trainvitals.probe.parts import parts_of
-from trainvitals.probe.ring import Ring
 from trainvitals.probe.row import BLOCK_HEAD, ROW_HEAD, details_width
-from trainvitals.probe.seldom import seldom
+from trainvitals.probe.suspicion import Keep, Suspicion
 from trainvitals.probe.types import Optimizer, Tensor, Value
 
 # Where the raw loss is looked for, best first. What the step returns is last: mostly it is a running mean.
@@ -92,18 +98,22 @@ class StepTrace:
     capture: Recorder | None = None
     use_xla: bool = False
     main_optimizer: Value = None
+    is_heeded: bool = False  # `apply` is given what `note_apply` returns
     losses: dict[str, Tensor] = field(
         default_factory=dict
     )  # a slot variable `[step, loss]` where out of reach
     blocks: list[_Applied] = field(default_factory=list)
     operations: dict[str, list[str]] | None = None
     graph: Value = field(default_factory=lambda: _graph())
-    step: Tensor = None  # the counter, read once
+    number: Tensor = None  # the counter, read once
+    step: Tensor = None  # the same as float64
     start: Value = None  # what the capture holds from the start on
+    branches: list[Any] = field(default_factory=list)  # which read variables by their handles
 
     def __post_init__(self) -> None:
         with tf.name_scope(OWN_SCOPE):
-            self.step = _f64(self.counter.read_value())
+            self.number = self.counter.read_value()
+            self.step = _f64(self.number)
 
     def hold(self) -> None:
         """Hold what the capture needs of the step's start; to be called before it runs."""
@@ -130,14 +140,17 @@ class StepTrace:
             slot.assign(tf.stack([self._step_here(), _scalar(source, loss)]))
         self.losses[source] = slot
 
-    def note_apply(self, optimizer: Optimizer, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Measure what `apply` is given; to be called before the optimizer's own `apply`."""
-        pairs = [pair for pair in zip(gradients, variables, strict=False) if measure.is_measurable(pair[0])]
+    def note_apply(
+        self, optimizer: Optimizer, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> list[Any]:
+        """Measure what `apply` is to be given, before it is called; return the gradients to give it."""
+        given = list(gradients)
+        pairs = [pair for pair in zip(given, variables, strict=False) if measure.is_measurable(pair[0])]
         if self.operations is None:
             self.operations = risky_operations()
         if not pairs:
-            return
-        variables = tuple(variable for _, variable in pairs)
+            return given
+        measured, variables = [gradient for gradient, _ in pairs], tuple(variable for _, variable in pairs)
         with tf.name_scope(OWN_SCOPE):
             rate = learning_rate_of(optimizer)
             block = Block(
@@ -150,33 +163,64 @@ class StepTrace:
                 details=() if self.use_xla else self._rings_of(variables),
             )
             head = [self._step_here(), loss_scale_of(optimizer), 0.0 if rate is None else rate]
-            applied = _Applied(block, optimizer, [_f64(value) for value in head], self._numbers(pairs, block))
+            handles = self._handles_of(optimizer, variables)
+            numbers = self._numbers(measured, block, handles, self._start_of(optimizer, handles))
+            applied = _Applied(block, optimizer, [_f64(value) for value in head], numbers)
             if _graph() is not self.graph:
                 slot = self.slot(("apply", len(self.blocks)), block.width - 1)
                 slot.assign(tf.concat([tf.stack(applied.head), applied.numbers], 0))
                 applied = _Applied(block, optimizer, slot, slot)
         self.blocks.append(applied)
+        after = iter(measured)
+        return [next(after) if measure.is_measurable(gradient) else gradient for gradient in given]
 
     def _step_here(self) -> Tensor:
         return self.step if _graph() is self.graph else _f64(self.counter.read_value())
 
-    def _numbers(self, pairs: Sequence[tuple[Any, Any]], block: Block) -> Tensor:
+    def _handles_of(self, optimizer: Optimizer, variables: Sequence[Any]) -> Handles | None:
+        """Return the handles of what changes only once `apply` has its gradients, where that is known."""
+        is_possible = self.is_heeded and not self.use_xla and _graph() is self.graph
+        if not is_possible or not changes_by_gradients_only(optimizer):
+            return None
+        earlier = {id(variable) for applied in self.blocks for variable in applied.block.variables}
+        if any(id(variable) in earlier for variable in variables):
+            return None
+        return Handles.of([*variables, *(one for one in optimizer.variables if not _is_scalar(one))])
+
+    def _start_of(self, optimizer: Optimizer, handles: Handles | None) -> Value:
+        """Return what is held of the start; with handles also the scalars, which change without gradients."""
+        if handles is None or self.start is None:
+            return self.start
+        scalars = [(one, current(one)) for one in optimizer.variables if _is_scalar(one)]
+        return replace(self.start, state=(*self.start.state, *scalars), handles=handles)
+
+    def _numbers(self, measured: list[Any], block: Block, handles: Handles | None, start: Value) -> Tensor:
+        """Return the numbers of a block; `measured` are its gradients, of which later ones take the place."""
         is_inside = _graph() is self.graph  # elsewhere the batch and the loss may be out of reach
         loss = self.losses.get("scale_loss") if is_inside else None
-        loss = None if loss is None or isinstance(loss, tf.Variable) else measure.as_scalar(loss)
-        inputs, labels = _batch_parts(self.data) if is_inside else (None, None)
-        data = (inputs, labels, [inside(variable) for _, variable in pairs])
-        gradients = [measure.dense(gradient, self.use_xla) for gradient, _ in pairs]
-        keep = self._keeping(loss, block)
+        if loss is not None:
+            loss = None if isinstance(loss, tf.Variable) else self._watched(loss)
+        gradients = [measure.dense(gradient, self.use_xla) for gradient in measured]
+        batch = _batch_parts(self.data) if is_inside else (None, None)
+        keep = self._keeping(loss, block, start)
         if self.use_xla:
-            numbers = measure.details_in_one_pass(gradients, loss, data)
+            weights = [inside(variable) for variable in block.variables]
+            numbers = measure.details_in_one_pass(gradients, loss, (*batch, weights))
             has_bad = measure.has_bad(numbers, len(gradients))
             keep(self.counter.read_value(), has_bad, slice(0, len(gradients)))
             return numbers
         halves = [measure.half_sum(gradient) for gradient in gradients]
+        number = (lambda: self.number) if is_inside else self.counter.read_value
+        suspicion = Suspicion(gradients, halves, block.variables, loss, batch, handles, number, keep)
         for part, ring in block.details:
-            self._watch(part, ring, gradients, halves, loss, data, keep)
+            branch = suspicion.watch(part, ring)
+            if handles is not None:
+                self.branches.append(branch)
+                measured[part] = pinned(measured[part], self.branches)
         return _f64(measure.stacked(halves))
+
+    def _watched(self, loss: Tensor) -> Tensor:
+        return measure.as_scalar(loss) if self.use_xla else measure.whole(loss)
 
     def _rings_of(self, variables: Sequence[Any]) -> tuple[tuple[slice, Any], ...]:
         parts = parts_of([_size_of(variable) for variable in variables])
@@ -185,38 +229,7 @@ class StepTrace:
         rings = [self.details((place, part.start), width) for part, width in zip(parts, widths, strict=True)]
         return tuple(zip(parts, rings, strict=True))
 
-    def _watch(
-        self,
-        part: slice,
-        ring: Ring,
-        gradients: Sequence[Tensor],
-        halves: Sequence[Tensor],
-        loss: Tensor | None,
-        data: measure.Data,
-        keep: Callable[[Tensor, Tensor, slice], None],
-    ) -> None:
-        """Write the details of a part in the steps that need them; the last one also where others are bad."""
-        inputs, labels, weights = data
-        is_last = part.start == 0
-        others = halves[part.stop :] if is_last else ()
-        own = measure.stacked(halves[part])
-
-        def write() -> None:
-            step = self.counter.read_value()
-            known = (inputs if is_last else None, labels if is_last else None, weights and weights[part])
-            numbers = measure.details(gradients[part], own, loss, known, others)
-            ring.write(step, tf.concat([_f64(step)[tf.newaxis], numbers], 0))
-            keep(step, measure.has_bad(numbers, part.stop - part.start, others), part)
-
-        if is_last:
-            seldom(measure.is_suspicious(measure.stacked(halves), loss), write)
-        else:
-            seldom(
-                measure.is_suspicious(own, loss),
-                lambda: seldom(measure.is_alive(gradients[part], loss), write),
-            )
-
-    def _keeping(self, loss: Tensor | None, block: Block) -> Callable[[Tensor, Tensor, slice], None]:
+    def _keeping(self, loss: Tensor | None, block: Block, start: Value) -> Keep:
         """Return what captures a failing step, given its number and details; nothing does where none can."""
         capture = self.capture
         if capture is None or not is_reached(self.graph):
@@ -225,7 +238,7 @@ class StepTrace:
         def keep(step: Tensor, has_bad_gradient: Tensor, part: slice) -> None:
             with unharmed():
                 bad = signs(loss, has_bad_gradient, block.scaling)
-                capture.store(self.start, step, *bad, _part_of(block, part))
+                capture.store(start, step, *bad, _part_of(block, part))
 
         return keep
 
@@ -298,6 +311,10 @@ def _graph() -> Value:
 def _scalar(source: str, loss: Tensor) -> Tensor:
     """Return the loss as one number: a metric takes the mean of what it is given, an optimizer the sum."""
     return measure.as_scalar(tf.reduce_mean(tf.convert_to_tensor(loss)) if source == "loss metric" else loss)
+
+
+def _is_scalar(variable: Value) -> bool:
+    return len(variable.shape) == 0
 
 
 def _size_of(variable: Value) -> int:
