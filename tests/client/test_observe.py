@@ -281,6 +281,35 @@ def test_a_part_that_runs_less_often_joins_the_step_it_comes_in() -> None:
     assert sent.values("grad_norm") == [3.0, 6.0, 15.0, 12.0, 15.0, 30.0]
 
 
+def test_a_step_that_was_read_is_closed_and_nothing_joins_it() -> None:
+    first, second, reporter = tf.Variable(0.0, name="a"), tf.Variable(0.0, name="b"), Reporter()
+    sent = recorded(reporter)
+    functions = [
+        tf.function(lambda value, one=one: reporter.observe(loss=value, gradients=[value], variables=[one]))
+        for one in (first, second)
+    ]
+    with reporter:
+        for number in range(5):
+            for function in functions:
+                function(tf.constant(1.0 + number))
+                reporter._rows.read_at_once()
+                reporter.step()
+    assert sent.steps == list(range(len(sent.steps)))
+    assert sent.values("loss") == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert sum(np.square(sent.values("grad_norm"))) == pytest.approx(2 * (1 + 4 + 9 + 16 + 25))
+    assert sent.losses == []
+
+
+def test_the_function_is_traced_as_often_as_without_it() -> None:
+    traces = []
+    for observes in (True, False):
+        loop = Loop(observes=observes)
+        loop.optimizer.build(loop.model.trainable_variables)
+        loop.run(batches(2))
+        traces.append(loop.function.experimental_get_tracing_count())
+    assert traces == [1, 1]
+
+
 def test_another_shape_of_batch_and_another_function_count_on() -> None:
     loop = Loop()
     other = tf.function(loop.step)

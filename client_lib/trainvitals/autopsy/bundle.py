@@ -25,7 +25,8 @@ from trainvitals.autopsy.packing import Arrays, pack, plain, restored, unpack
 from trainvitals.autopsy.report import Report
 from trainvitals.autopsy.scene import Scene, WeightsFrom
 from trainvitals.probe.environment import versions
-from trainvitals.probe.optimizers import optimizers_of
+from trainvitals.probe.kinds import family_of
+from trainvitals.probe.optimizers import optimizers_of, variables_of
 from trainvitals.probe.types import Model, Value
 
 FORMAT = 1
@@ -60,6 +61,11 @@ class Bundle:
         """
         variables = [_variable(model, place) for place in self.places]
         return self._scene(model, variables, optimizers_of(model), model.train_step)
+
+    @property
+    def is_of_tf_keras(self) -> bool:
+        """Whether the model is one of tf_keras."""
+        return self.model_config is not None and self.model_config.get("module") == "tf_keras"
 
     @property
     def is_of_loop(self) -> bool:
@@ -188,7 +194,7 @@ def _state(scene: Scene) -> tuple[list[list[Any]], Arrays, list[str]]:
     if scene.model is None:
         known = {id(one): ["loop", place] for place, (one, _) in enumerate(scene.state)}
     for number, optimizer in enumerate(scene.optimizers if scene.model is not None else ()):
-        known |= {id(one): ["optimizer", number, place] for place, one in enumerate(optimizer.variables)}
+        known |= {id(one): ["optimizer", number, place] for place, one in enumerate(variables_of(optimizer))}
     if scene.model is not None:
         known |= {id(one): ["model", place] for place, one in enumerate(scene.model.variables)}
     kept = [(known[id(variable)], value) for variable, value in scene.state if id(variable) in known]
@@ -200,7 +206,7 @@ def _variable(model: Model, place: Sequence[Any]) -> Value:
     try:
         if place[0] == "model":
             return model.variables[place[1]]
-        return optimizers_of(model)[place[1]].variables[place[2]]
+        return variables_of(optimizers_of(model)[place[1]])[place[2]]
     except IndexError:
         raise ValueError("the model is another one: it has fewer variables than that of the bundle") from None
 
@@ -209,6 +215,8 @@ def _config_of(model: Model) -> str | None:
     """Return how Keras would save the model, or None where it cannot."""
     if model is None:
         return None
+    if family_of(model) == "tf_keras":  # Keras 3 cannot make it: the program must
+        return json.dumps({"module": "tf_keras", "class_name": type(model).__name__})
     try:
         return json.dumps(keras.saving.serialize_keras_object(model))
     except Exception:  # a model's `get_config` is the user's

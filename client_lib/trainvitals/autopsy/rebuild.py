@@ -12,6 +12,7 @@ import os
 import runpy
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import keras
 from trainvitals.autopsy.bundle import Bundle
 from trainvitals.autopsy.rebuild_loop import Reached, catching_steps
 from trainvitals.autopsy.scene import Scene
-from trainvitals.probe.optimizers import optimizers_of
+from trainvitals.probe.optimizers import make_variables, optimizers_of
 from trainvitals.probe.types import Model, Value
 
 
@@ -48,7 +49,7 @@ def scene_of(bundle: Bundle, script: Path | None) -> Scene:
 
 
 def _from_config(bundle: Bundle) -> Scene | None:
-    if bundle.model_config is None:
+    if bundle.model_config is None or bundle.is_of_tf_keras:
         return None
     try:
         model = keras.saving.deserialize_keras_object(bundle.model_config, safe_mode=False)
@@ -92,16 +93,22 @@ def _catching_fit(bundle: Bundle) -> Iterator[None]:
         return None
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_replaced("fit", fit))
-        for name in ("save", "save_weights", "export"):
-            stack.enter_context(_replaced(name, nothing))
+        for kind in _kinds_of_model(bundle):
+            stack.enter_context(_replaced(kind, "fit", fit))
+            for name in ("save", "save_weights", "export"):
+                stack.enter_context(_replaced(kind, name, nothing))
         yield
 
 
+def _kinds_of_model(bundle: Bundle) -> list[Any]:
+    """Return the classes whose `fit` the program may call."""
+    return [keras.Model, *([import_module("tf_keras").Model] if bundle.is_of_tf_keras else [])]
+
+
 @contextlib.contextmanager
-def _replaced(name: str, method: Value) -> Iterator[None]:
-    """Let all models have this method."""
-    holder = next(one for one in keras.Model.__mro__ if name in vars(one))
+def _replaced(kind: Any, name: str, method: Value) -> Iterator[None]:  # noqa: ANN401 - Keras has no types
+    """Let all models of a kind have this method."""
+    holder = next(one for one in kind.__mro__ if name in vars(one))
     original = vars(holder)[name]
     setattr(holder, name, method)
     try:
@@ -126,8 +133,7 @@ def _ready(model: Model, bundle: Bundle) -> Model:
     if not model.built:
         _build(model, bundle.data)
     for optimizer in optimizers_of(model):
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
+        make_variables(optimizer, model.trainable_variables)
     return model
 
 

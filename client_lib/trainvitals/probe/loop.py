@@ -14,6 +14,7 @@ from trainvitals.identity import program_facts
 from trainvitals.probe import measure
 from trainvitals.probe.decode import BlockShape, Decoded, decode
 from trainvitals.probe.environment import device, optimizer_settings, versions
+from trainvitals.probe.kinds import takes_unscaled
 from trainvitals.probe.layout import Layout
 from trainvitals.probe.merge import SCALE, scale_moved
 from trainvitals.probe.operations import OWN_SCOPE
@@ -119,7 +120,12 @@ class _Maker:
     ) -> None:
         self._details = Ring(1 + details_width(len(places)), CAPACITY)
         self.shape = BlockShape(
-            places, scaling, True, has_rate, [(slice(0, len(places)), self._details.rows)]
+            places,
+            scaling,
+            True,
+            has_rate,
+            [(slice(0, len(places)), self._details.rows)],
+            scaling == "dynamic" and takes_unscaled(optimizer),
         )
         self.has_loss = has_loss
         self._optimizer = optimizer
@@ -142,7 +148,7 @@ class _Maker:
             scale = own_scale if self.shape.scaling != "dynamic" else loss_scale_of(optimizer)
             updates = -1 if optimizer is None else optimizer_step_of(optimizer)
             head = [number, number, scalar, 0.0, number, scale, rate, updates]
-            tail = [_scaler_step(optimizer)]
+            tail = [scaler_step_of(optimizer)]
             numbers = [self._numbers(step, gradients, scalar)] if gradients else []
             stacked = [tf.stack([_f64(value) for value in part]) for part in (head, tail)]
             self.ring.write(step, tf.concat([stacked[0], *numbers, stacked[1]], 0))
@@ -170,8 +176,9 @@ def _with_used_scale(rows: FloatArray, maker: _Maker) -> FloatArray:
     return rows
 
 
-def _scaler_step(optimizer: Optimizer) -> Tensor:
-    counter = getattr(optimizer, "step_counter", None)
+def scaler_step_of(optimizer: Optimizer) -> Tensor:
+    """Return how many steps a loss scaler has made with its scale: 0 where it has just doubled it."""
+    counter = getattr(optimizer, "step_counter", getattr(optimizer, "dynamic_counter", None))  # of tf_keras
     return _f64(1) if counter is None else _f64(tf.convert_to_tensor(counter))
 
 

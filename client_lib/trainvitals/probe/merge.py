@@ -47,12 +47,19 @@ def latest_step(read: Sequence[Read]) -> int:
     return max(int(rows[-1, 0]) for _, rows in read)
 
 
-def merged(read: Sequence[Read], groups: Groups, expected: int) -> list[Decoded]:
-    """Return the series in these rows in pieces of rising steps; the first of them should be `expected`."""
+def merged(read: Sequence[Read], groups: Groups, expected: int, loss_part: int) -> list[Decoded]:
+    """Return the series in these rows in pieces of rising steps.
+
+    Args:
+        read: New rows of each table that has some.
+        groups: The layers.
+        expected: The step that should come first.
+        loss_part: The part whose loss is `loss`.
+    """
     read = _of_their_step(sorted(read, key=lambda one: one[0].number))
     steps = np.unique(np.concatenate([rows[:, 0] for _, rows in read]))
     steps = steps[steps >= _first_whole(read, expected)]
-    return [_decoded(read, run, groups) for run in _runs(read, steps)]
+    return [_decoded(read, run, groups, loss_part) for run in _runs(read, steps)]
 
 
 def _first_whole(read: Sequence[Read], expected: int) -> float:
@@ -70,23 +77,24 @@ def _runs(read: Sequence[Read], steps: FloatArray) -> Iterator[FloatArray]:
     yield from np.split(steps, np.flatnonzero(np.diff(make)) + 1)
 
 
-def _decoded(read: Sequence[Read], steps: FloatArray, groups: Groups) -> Decoded:
+def _decoded(read: Sequence[Read], steps: FloatArray, groups: Groups, loss_part: int) -> Decoded:
     """Return the series of `steps`, with a block for each table that has some of them."""
     found = [(table, _aligned(rows, steps)) for table, rows in read]
     found = [(table, rows) for table, rows in found if (rows[:, 0] >= 0).any()]
-    source = next((one for one in found if one[0].has_loss), None)
     head = np.full((len(steps), ROW_HEAD), NEVER)
     head[:, 0] = steps
-    if source is not None:
-        head[:, 1 : LOSS + 1] = source[1][:, 1 : LOSS + 1]
+    for table, rows in found:
+        if table.has_loss and table.number == loss_part:
+            ran = rows[:, 0] >= 0
+            head[ran, 1 : LOSS + 1] = rows[ran, 1 : LOSS + 1]
     head[:, BATCH_SIZE] = np.max([rows[:, BATCH_SIZE] for _, rows in found], axis=0)
     parts, blocks = [head], []
     for table, rows in found:
         for block in table.blocks:
             parts.append(rows[:, ROW_HEAD : ROW_HEAD + block.width])
             blocks.append(block)
-    piece = decode(np.concatenate(parts, 1), blocks, source is not None, groups)
-    columns = {**dict(_named(found, source)), **piece.columns}
+    piece = decode(np.concatenate(parts, 1), blocks, bool((head[:, 1] >= 0).any()), groups)
+    columns = {**_named(found, loss_part), **piece.columns}
     for name in _unknown([table for table, _ in found]):
         columns.pop(name, None)
     return replace(piece, columns=columns)
@@ -100,14 +108,18 @@ def _aligned(rows: FloatArray, steps: FloatArray) -> FloatArray:
     return whole
 
 
-def _named(found: Sequence[Read], source: Read | None) -> Iterator[tuple[str, Cells]]:
-    """Yield the metrics, and the losses of other parts: `loss_2` is that of the second part."""
+def _named(found: Sequence[Read], loss_part: int) -> dict[str, Cells]:
+    """Return the metrics, and the losses of other parts: `loss_2` is that of the second part."""
+    columns: dict[str, tuple[FloatArray, BoolArray]] = {}
     for table, rows in found:
         ran = rows[:, 0] >= 0
-        for place, name in enumerate(reversed(table.metrics), 1):
-            yield name, _cells(rows[:, -place], ran)
-        if source is not None and table.has_loss and table.number != source[0].number:
-            yield f"loss_{table.number + 1}", _cells(rows[:, LOSS], ran)
+        own = {name: rows[:, -place] for place, name in enumerate(reversed(table.metrics), 1)}
+        if table.has_loss and table.number != loss_part:
+            own[f"loss_{table.number + 1}"] = rows[:, LOSS]
+        for name, values in own.items():
+            before, was = columns.get(name, (np.zeros(len(rows)), np.zeros(len(rows), dtype=bool)))
+            columns[name] = np.where(ran, values, before), was | ran
+    return {name: _cells(values, present) for name, (values, present) in columns.items()}
 
 
 def _unknown(tables: Sequence[Table]) -> list[str]:

@@ -18,7 +18,7 @@ from trainvitals.probe.apart import apart
 from trainvitals.probe.capture import Recorder, Start
 from trainvitals.probe.decode import BlockShape, Decoded
 from trainvitals.probe.layout import Layout
-from trainvitals.probe.loop import as_tensor
+from trainvitals.probe.loop import as_tensor, scaler_step_of
 from trainvitals.probe.merge import Table, latest_step, merged
 from trainvitals.probe.operations import OWN_SCOPE
 from trainvitals.probe.optimizers import inner_of
@@ -31,7 +31,6 @@ from trainvitals.probe.types import Optimizer, Tensor, Value
 FEWEST_ROWS, MOST_ROWS = 256, 1024  # of a ring
 MOST_BYTES = 4 << 20
 MAX_TABLES = 64  # of all traces: each has a ring
-NONE_YET = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,8 @@ class Observed:
         for part in self._parts.values():
             if part.last is not None:
                 part.last.assign(last)  # these steps are told: nothing may join them any more
-        pieces = merged(read, self.layout.groups, self._expected)
+        with_loss = [table.number for table in self._tables.values() if table.has_loss]
+        pieces = merged(read, self.layout.groups, self._expected, min(with_loss, default=0))
         first = int(pieces[0].steps[0])
         if first > self._expected:
             self.lost.append((self._expected, first - 1))
@@ -194,7 +194,8 @@ class Observed:
     def _part(self, given: Given) -> Part:
         key = id(given.optimizer), tuple(id(variable) for variable in given.variables)
         if key not in self._parts:
-            last = apart(lambda: _counter(NONE_YET)) if self._parts else None
+            told = self._expected - 1
+            last = apart(lambda: _counter(told)) if self._parts else None
             self._parts[key] = Part(len(self._parts), given.optimizer, tuple(given.variables), last)
         return self._parts[key]
 
@@ -205,7 +206,7 @@ class Observed:
     def _write(self, part: Part, trace: StepTrace, step: Tensor, given: Given, is_after: bool) -> None:
         shape, row, _ = trace.finish(None)
         with tf.name_scope(OWN_SCOPE):
-            extras = [_scaler_step(given.optimizer), *(_number(one) for one in given.metrics.values())]
+            extras = [scaler_step_of(given.optimizer), *(_number(one) for one in given.metrics.values())]
             row = tf.concat([row, tf.stack(extras)], 0)
             self._table(part, shape, given, is_after).ring.write(step, row)
             if part.last is None:
@@ -245,6 +246,7 @@ class Observed:
             part.last is None,
             block.has_rate,
             None if block.is_whole else [(cut, ring.rows) for cut, ring in block.details],
+            block.is_unscaled,
         )
 
     def _details_ring(self, key: object, width: int, capacity: int) -> Ring:
@@ -287,11 +289,6 @@ def _stand_in(given: Given) -> Optimizer:
     if given.loss_scale is None:
         return optimizer
     return ByHand(given.loss_scale, inner_of(optimizer))
-
-
-def _scaler_step(optimizer: Optimizer) -> Tensor:
-    counter = getattr(optimizer, "step_counter", None) if getattr(optimizer, "built", False) else None
-    return tf.constant(1.0, tf.float64) if counter is None else _number(counter)
 
 
 def _number(value: Value) -> Tensor:
