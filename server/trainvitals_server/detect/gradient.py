@@ -80,6 +80,9 @@ class GradientFold(msgspec.Struct):
         return max(values) < min([*values, *self.quiet]) + JUMP_DECADES
 
     def _note(self, steps: list[int], values: list[float], losses: list[float]) -> None:
+        if len(values) >= QUIET_ROWS:
+            self.quiet, self.quiet_steps, self.quiet_losses = values, steps, losses
+            return
         self.quiet = [*self.quiet, *values][-QUIET_ROWS:]
         self.quiet_steps = [*self.quiet_steps, *steps][-QUIET_ROWS:]
         self.quiet_losses = [*self.quiet_losses, *losses][-QUIET_ROWS:]

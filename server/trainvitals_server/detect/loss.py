@@ -93,7 +93,9 @@ class LossFold(msgspec.Struct):
         while place < len(values):
             plain = self._plain(values[place : place + self.band.room])
             if plain:
-                self._learn(int(batch.steps[places[place]]), plain)
+                if not self.band.block:
+                    self.block_step = int(batch.steps[places[place]])
+                self.band.take(plain)
                 self._count(len(plain), 0)
                 place += len(plain)
                 last = Row(int(batch.steps[places[place - 1]]), values[place - 1], places[place - 1], batch)
@@ -105,27 +107,24 @@ class LossFold(msgspec.Struct):
                 place += 1
         return findings
 
-    def _learn(self, step: int, values: list[float]) -> None:
-        """Learn values of rows from `step` on: a single one, or as many as their block has room for."""
+    def _learn(self, step: int, value: float) -> bool:
+        """Learn the value of a row; return whether it completes a block."""
         if not self.band.block:
             self.block_step = step
-        if self.band.room:
-            self.band.take(values)
-        else:
-            self.band.accept(values[0])
-        if not self.band.block:
-            self.trail.add(self.block_step, self.band.middles[-1])
+        self.band.accept(value)
+        return not self.band.block
 
     def _close_block(self, row: Row, findings: list[Finding]) -> None:
         """Look for a rise that is still below the edge of the band, once a block is complete."""
-        level = self.trail.levels[-1]
+        level = self.band.middles[-1]
+        self.trail.add(self.block_step, level)
         if self.creep is not None:
             if level > self.creep.level:
                 self.creep = replace(self.creep, level=level)
             elif level < self.creep.level - CREEP_BACK * (self.creep.level - self.creep.floor):
                 findings.append(over(row, self.creep.onset_step, f"the loss has come down to {level:.4g}"))
                 self.creep = None
-        elif self.band.rows > WARM_UP:
+        elif self.trail.is_high(self.band.noise) and self.band.rows > WARM_UP:
             self.creep = self.trail.creep(self.band.noise, self.band.range)
             if self.creep is not None:
                 findings.append(creeps(row, self.creep, self.band, self.rows))
@@ -209,8 +208,7 @@ class LossFold(msgspec.Struct):
                 return
         if self.excursion is None and not self._leaves(row.value):
             self._count(1, int(self.band.height(row.value) >= LOST_HEIGHT))
-            self._learn(row.step, [row.value])
-            if not self.band.block:
+            if self._learn(row.step, row.value):
                 self._close_block(row, findings)
             return
         if self.excursion is None:
@@ -372,7 +370,8 @@ class LossFold(msgspec.Struct):
         """The loss stays on another level: from here on that is its band."""
         self.normal = median(out.heights)
         for step, value in zip(out.steps, out.values, strict=True):
-            self._learn(step, [value])
+            if self._learn(step, value):
+                self.trail.add(self.block_step, self.band.middles[-1])
         self._count(out.rows, out.high_rows)
         self.excursion, self.creep, self.back_step = None, None, out.steps[-1]
 

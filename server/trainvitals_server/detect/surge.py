@@ -79,5 +79,6 @@ def losses_of(batch: Batch, rows: BoolArray) -> list[float]:
     series = batch.columns.get("loss")
     if series is None:
         return [math.nan] * int(rows.sum())
-    losses: list[float] = np.where(series.present, series.values, np.nan)[rows].tolist()
+    values = series.values if series.present.all() else np.where(series.present, series.values, np.nan)
+    losses: list[float] = values[rows].tolist()
     return losses

@@ -5,11 +5,13 @@ Levels are medians of `stats.BLOCK` rows. Of a long run the older ones are thinn
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from itertools import pairwise
 
 import msgspec
 
-MAX_LEVELS = 96
+MAX_LEVELS = 64
 WAY_SHARE = 0.1  # a rise began where the last tenth of the way up from the lowest level still lay ahead of it
 JUMP_SHARE = 0.15  # where the last level before was lower than this share, it rose in one go
 CREEP_LEVELS = 12  # a rise below the band needs so many levels,
@@ -26,7 +28,6 @@ class Creep(msgspec.Struct, frozen=True):
     onset_step: int
     floor: float
     level: float
-    levels: int
 
 
 class Trail(msgspec.Struct):
@@ -34,11 +35,13 @@ class Trail(msgspec.Struct):
 
     levels: list[float] = []
     steps: list[int] = []
+    low: float = math.inf
 
     def add(self, step: int, level: float) -> None:
         """Take one more level."""
         self.levels.append(level)
         self.steps.append(step)
+        self.low = min(self.low, level)
         if len(self.levels) >= MAX_LEVELS:
             half = MAX_LEVELS // 2
             self.levels = self.levels[:half:2] + self.levels[half:]
@@ -51,20 +54,24 @@ class Trail(msgspec.Struct):
             return None
         return self.steps[place + 1]
 
+    def is_high(self, noise: float) -> bool:
+        """Whether the latest level is so far above the lowest that it may be worth a look."""
+        return self.levels[-1] >= self.low + CREEP_SIGMAS * noise
+
     def creep(self, noise: float, room: float) -> Creep | None:
         """Return the rise that multiplies, and goes on; None where there is none."""
         top = self.levels[-1]
         if top < min(self.levels) + max(CREEP_SIGMAS * noise, CREEP_HEIGHT * room):
             return None
         place, floor = self._floor(top, noise, share=0.0)
-        since = [] if place is None else self.levels[place + 1 :]
-        quarter = len(since) // CREEP_QUARTERS
-        if len(since) < CREEP_LEVELS:
+        if place is None or len(self.levels) - 1 - place < CREEP_LEVELS:
             return None
-        rises = [since[-1 - part * quarter] - floor for part in range(CREEP_QUARTERS)]
+        first, last = self.steps[place + 1], self.steps[-1]
+        ends = [last - part * (last - first) // CREEP_QUARTERS for part in range(CREEP_QUARTERS)]
+        rises = [self.levels[bisect_right(self.steps, end) - 1] - floor for end in ends]
         if any(now < CREEP_GROWTH * before for now, before in pairwise(rises)):
             return None
-        return Creep(self.steps[-len(since)], floor, top, len(since))
+        return Creep(first, floor, top)
 
     def _floor(self, top: float, noise: float, share: float = WAY_SHARE) -> tuple[int | None, float]:
         """Return the last place near the lowest level since the loss came down from `top`, and that level."""
