@@ -42,9 +42,10 @@ for name in ("fork", "forkpty", "register_at_fork", "getuid", "geteuid", "syscon
 LOOP = """
 import numpy as np
 from trainvitals import Reporter
+gradients, variables = [np.ones(3, np.float32)], [np.zeros(3, np.float32)]
 with Reporter(project="elsewhere", console=False) as reporter:
     for step in range(20):
-        reporter.step(loss=np.float32(step), gradients=[np.ones(3, np.float32)], variables=[np.zeros(3)])
+        reporter.step(loss=np.float32(step), gradients=gradients, variables=variables)
 assert reporter._session.sender.flush(30.0)
 print(reporter.run_id)
 """

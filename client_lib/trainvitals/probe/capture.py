@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import tensorflow as tf
 
 from trainvitals.probe.handles import Handles
-from trainvitals.probe.optimizers import optimizers_of
+from trainvitals.probe.optimizers import optimizers_of, variables_of
 from trainvitals.probe.template import Template
 from trainvitals.probe.types import Model, Tensor, Value
 
@@ -236,7 +236,7 @@ def state_of(model: Model) -> list[Any]:
     frozen = _frozen(model)
     found = [one for one in model.variables if id(one) not in frozen]
     for optimizer in optimizers_of(model):
-        found += optimizer.variables
+        found += variables_of(optimizer)
     return list({id(variable): variable for variable in found}.values())
 
 

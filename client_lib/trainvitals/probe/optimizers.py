@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -76,6 +77,15 @@ def optimizers_of(model: Model) -> list[Any]:
         if inner_of(optimizer) is not optimizer:
             optimizers.pop(id(inner_of(optimizer)), None)
     return list(optimizers.values())
+
+
+def make_variables(optimizer: Optimizer, variables: Sequence[Any]) -> None:
+    """Have an optimizer make what it keeps for `variables`, unless it has done so."""
+    inner = inner_of(optimizer)
+    if hasattr(inner, "_create_all_weights"):  # a legacy one of tf_keras
+        inner._create_all_weights(variables)
+    elif family_of(optimizer) == "tf_keras" or not optimizer.built:
+        optimizer.build(variables)
 
 
 def variables_of(optimizer: Optimizer) -> list[Any]:
