@@ -21,6 +21,7 @@ from trainvitals_server.detect.loss_told import (
     band_facts,
     creeps,
     divergence,
+    left_behind,
     over,
     rows_left,
     spelled,
@@ -233,11 +234,9 @@ class LossFold(msgspec.Struct):
     def _young(self, row: Row, findings: list[Finding]) -> None:
         self.young.append(row.value)
         self.young_steps.append(row.step)
+        if len(self.young) == self.rows + 1 == LONE_ROWS + 1 and left_the_first(self.young):
+            findings.append(left_behind(row, self.young, self.young_steps))
         since = blown_up_since(self.young) if len(self.young) <= YOUNG_ROWS else None
-        is_lone = since is None and len(self.young) == self.rows + 1 == LONE_ROWS + 1
-        if is_lone and left_the_first(self.young):
-            since, self.band = 1, LossBand()
-            self.band.accept(self.young[0])
         if since is None:
             return
         out = Excursion(
@@ -246,10 +245,7 @@ class LossFold(msgspec.Struct):
         for step, value in zip(self.young_steps[since:], self.young[since:], strict=True):
             out.add(step, value, self.band.height(value), is_inside=False)
         self.excursion = out
-        if is_lone:
-            out.alarm = "immediate_blowup"
-            findings.append(divergence(row, out, self.band, self.rows, "critical", out.alarm))
-        elif is_sure(self.young):
+        if is_sure(self.young):
             self._alarm(row, out, findings)
         else:
             out.warned = True

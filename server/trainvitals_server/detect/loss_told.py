@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 from trainvitals_server.detect.excursion import Excursion
@@ -54,6 +55,21 @@ def creeps(row: Row, creep: Creep, band: LossBand, rows: int) -> Finding:
         evidence=(Evidence(text=text, series="loss", step=row.step, value=row.value),),
         facts={**row.flags, **band_facts(band, rows), "height": band.height(creep.level),
                "loss": creep.level, "is_creeping": True},
+    )  # fmt: skip
+
+
+def left_behind(row: Row, values: Sequence[float], steps: Sequence[int]) -> Finding:
+    """Return that all rows but the first are of another size: it blew up, or the first one is another sum."""
+    low, high = min(values[1:]), max(values[1:])
+    text = (
+        f"the loss was {values[0]:.4g} in the first row, at step {steps[0]}, and {low:.4g} to {high:.4g} in the "
+        f"{len(values) - 1} rows since"
+    )
+    return Finding(
+        kind="immediate_blowup", severity="warning", onset_step=steps[1], detected_step=row.step,
+        evidence=(Evidence(text=text, series="loss", step=steps[0], value=values[0]),),
+        facts={**row.flags, "best": values[0], "start": values[0], "rows_before": 1,
+               "height": low / values[0], "excursion_rows": len(values) - 1, "loss": row.value},
     )  # fmt: skip
 
 

@@ -96,7 +96,8 @@ class LossBand(msgspec.Struct):
 
     def _warm_up(self, value: float) -> None:
         self.recent = [*self.recent[-BLOCK:], value]
-        self.best = min(self.best, median(self.recent[-HEAD:]))
+        level = median(self.recent[-HEAD:])
+        self.best = level if self.rows == HEAD else min(self.best, level)  # a single row is no level
         if len(self.recent) > 1:
             self.noise = self._noise(self.recent)
 

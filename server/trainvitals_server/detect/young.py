@@ -17,6 +17,7 @@ CHAIN_GROWTH = 3.0  # each this many times the one before,
 CHAIN_REACH = 10.0  # the last one this many times the largest value before the chain
 LONE_ROWS = 20  # rows after the first one that are all so much higher,
 LONE_TIMES = 2.5  # by more than so many times its size,
+LONE_MOST = 1e3  # (beyond it the first one may as well be a loss that happens to be near zero)
 LONE_CLOSE = 1.5  # and in decades so much closer to each other than to it: the first one was before the harm
 LEAST_ROWS = 5  # three values in ascending order are no rarity where a batch is one sample
 
@@ -45,10 +46,9 @@ def left_the_first(values: Sequence[float]) -> bool:
 
     Asked once, of the first row and `LONE_ROWS` more.
     """
-    first, others = abs(values[0]), values[1:]
-    rises = [value - values[0] for value in others]
+    first, rises = values[0], [value - values[0] for value in values[1:]]
     low, high = min(rises), max(rises)
-    if not 0 < LONE_TIMES * first <= low:
+    if not 0 < LONE_TIMES * first <= low <= LONE_MOST * first:
         return False
     return math.log(low / first) >= LONE_CLOSE * math.log(high / low)
 

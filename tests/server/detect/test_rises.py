@@ -111,10 +111,17 @@ def test_first_rows_that_are_alike_as_logged_hide_no_blow_up(digits: int) -> Non
     assert loud(of_loss(loss)) == [("immediate_blowup", "critical")]
 
 
-def test_a_run_that_left_its_first_row_before_the_second_was_logged_has_blown_up() -> None:
+def test_a_run_that_left_its_first_row_before_the_second_was_logged_is_worth_a_warning() -> None:
     high = 40 * np.exp(0.25 * np.random.default_rng(0).normal(size=200))
     (incident, *_) = scan([of_loss([2.3, *high.tolist()], steps=range(0, 1005, 5))])
     assert (incident.kind, incident.onset_step, incident.detected_step) == ("immediate_blowup", 5, 100)
+    assert incident.severity == "warning"  # the first row may as well be the sum of fewer batches
+
+
+@pytest.mark.parametrize("first", [0.0, -0.01, 1e-4])
+def test_a_loss_that_happens_to_begin_near_zero_is_no_blow_up(first: float) -> None:
+    loss = 0.9 * np.exp(0.1 * np.random.default_rng(0).normal(size=200))
+    assert loud(of_loss([first, *loss.tolist()])) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
