@@ -62,8 +62,8 @@ def left_behind(row: Row, values: Sequence[float], steps: Sequence[int]) -> Find
     """Return that all rows but the first are of another size: it blew up, or the first one is another sum."""
     low, high = min(values[1:]), max(values[1:])
     text = (
-        f"the loss was {values[0]:.4g} in the first row, at step {steps[0]}, and {low:.4g} to {high:.4g} in the "
-        f"{len(values) - 1} rows since"
+        f"the loss was {values[0]:.4g} in the first row, at step {steps[0]}, and {low:.4g} to {high:.4g} "
+        f"in the {len(values) - 1} rows since"
     )
     return Finding(
         kind="immediate_blowup", severity="warning", onset_step=steps[1], detected_step=row.step,
