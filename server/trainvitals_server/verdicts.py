@@ -197,14 +197,14 @@ def _spike(case: Case) -> str:
     outcome = "came back" if facts.get("outcome") == "recovered" else "stayed high"
     return (
         f"The loss jumped from about {_number(facts.get('best'))} to {_number(facts.get('peak'))} at step "
-        f"{_number(facts.get('peak_step'))} and {outcome}."
+        f"{_step(facts.get('peak_step'))} and {outcome}."
     )
 
 
 def _epsilon(case: Case) -> str:
     facts = case.facts
     outcome = {"recovered": " and came back", "persisted": " and stayed high"}.get(str(facts.get("outcome")))
-    peak = f"{_number(facts.get('peak'))} at step {_number(facts.get('peak_step'))}"
+    peak = f"{_number(facts.get('peak'))} at step {_step(facts.get('peak_step'))}"
     return (
         f"One optimizer step, about step {case.incident.onset_step}, threw the model off: the gradient norm "
         f"had decayed to {_number(facts.get('norm_before'))} and was {_number(facts.get('norm'))} right after"
@@ -231,6 +231,11 @@ def _transient(case: Case) -> str:
 def _validation(case: Case) -> str:
     metric = case.facts.get("metric", "a validation metric")
     return f"{metric} is not finite at step {case.incident.onset_step}, while training itself goes on."
+
+
+def _step(value: object) -> str:
+    """Return a step as people count them: all its digits."""
+    return f"{value:.0f}" if isinstance(value, float | int) else "?"
 
 
 def _number(value: object) -> str:

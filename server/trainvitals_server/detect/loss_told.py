@@ -63,7 +63,7 @@ def left_behind(row: Row, values: Sequence[float], steps: Sequence[int]) -> Find
     low, high = min(values[1:]), max(values[1:])
     text = (
         f"the loss was {values[0]:.4g} in the first row, at step {steps[0]}, and {low:.4g} to {high:.4g} "
-        f"in the {len(values) - 1} rows since"
+        f"in the {len(values) - 1} rows since; unless that first row was added up otherwise, it blew up"
     )
     return Finding(
         kind="immediate_blowup", severity="warning", onset_step=steps[1], detected_step=row.step,

@@ -34,6 +34,7 @@ def test_an_excerpt_with_a_burst_that_is_back_is_a_spike_that_recovered_and_wake
     assert (burst.kind, burst.severity, burst.state) == ("exploding_gradient", "warning", "withdrawn")
     assert (spike.kind, spike.severity, spike.state) == ("loss_spike", "info", "resolved")
     assert (spike.findings[0].facts["peak"], spike.findings[0].facts["peak_step"]) == (5.0, 31005)
+    assert spike.verdict == "The loss jumped from about 2.22 to 5 at step 31005 and came back."
 
 
 def test_three_rows_are_too_few_to_be_over_where_rows_come_as_before() -> None:
