@@ -16,8 +16,8 @@ from bench.result import Result, child_environ, median_interval
 from server_process import running_server
 
 ROUNDS = 30
-# Steps of one fit.
-MODELS = {"dense": 400, "dense under XLA": 400, "convolutional": 50, "transformer": 20, "heavy": 30}
+# Steps of one fit: with fewer, what a fit costs at its begin would be a part of every step.
+MODELS = {"dense": 400, "dense under XLA": 400, "convolutional": 120, "transformer": 50, "heavy": 80}
 TIMEOUT_S = 900
 
 
