@@ -77,6 +77,7 @@ class Excursion(msgspec.Struct):
     last_step: int = 0
     scale_before: float = 0.0
     scale_fell: bool = False
+    has_survived: bool = False  # losses that were not finite came and went meanwhile
     alarm: Kind | None = None
     warned: bool = False
     next_told: int = 0

@@ -192,7 +192,7 @@ class LossFold(msgspec.Struct):
             return "gradual_divergence", self.creep.onset_step
         if self.rows < FIRST_ROWS:
             return "immediate_blowup", out.onset_step if out is not None and out.warned else row.step
-        if out is None or out.inside:
+        if out is None or out.inside or out.has_survived:
             return "sudden_nan", row.step
         if out.alarm is not None or out.warned:
             return out.alarm or "gradual_divergence", out.onset_step
@@ -337,6 +337,8 @@ class LossFold(msgspec.Struct):
             )
         )  # fmt: skip
         self.poisoned_step, self.poisoned_rows, self.clean_rows = None, 0, 0
+        if self.excursion is not None:
+            self.excursion.has_survived = True
 
     def _name_divergence(self, out: Excursion) -> Kind:
         left = rows_left(out, self.band)

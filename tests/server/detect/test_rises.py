@@ -168,3 +168,13 @@ def test_once_the_loss_is_back_an_infinite_norm_needs_a_second_one_again() -> No
     first, second = scan([batch_of({"loss": loss, "grad_norm": norm})])
     assert (first.severity, first.state, first.nonfinite_step) == ("critical", "withdrawn", None)
     assert (second.kind, second.severity) == ("transient_overflow", "info")
+
+
+def test_a_divergence_that_outlives_a_nan_is_not_the_reason_of_the_next_one() -> None:
+    rng = np.random.default_rng(0)
+    loss = 0.2 + 2.0 * np.exp(-np.arange(600) / 40) + 0.02 * rng.normal(size=600)
+    loss[300:] += 60.0 * (1 - 0.7 ** np.arange(300))
+    loss[[340, 400, 460, 520]] = math.nan
+    kinds = [item.kind for item in scan([of_loss(loss)]) if item.severity != "info"]
+    assert len(kinds) == 2
+    assert kinds[1] == "sudden_nan"
