@@ -52,12 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     found: dict[str, list[tuple[Told, Told]]] = {item.name: [] for item in changes}
     for label in labels:
         log = read_log(args.folder / (label.name + SUFFIX))
-        plain = _told(label, log, CHANGES[0])
-        known = _with_onset(label, plain)
+        plain = told_of(label, log, CHANGES[0])
         for item in changes:
-            changed = _changed(known, log, item)
+            changed = changed_log(label, log, item, plain)
             if changed is not None:
-                told = plain if item is CHANGES[0] else _told(item.label(label), changed, item)
+                told = plain if item is CHANGES[0] else told_of(item.label(label), changed, item)
                 found[item.name].append((plain, told))
     _say(found)
     if args.out:
@@ -76,13 +75,16 @@ def _with_onset(label: Label, plain: Told) -> Label:
     return replace(label, onset_step=min(onsets))
 
 
-def _changed(label: Label, log: Log, item: Named) -> Log | None:
+def changed_log(label: Label, log: Log, item: Named, plain: Told) -> Log | None:
+    """Return the log under a change; None where that would make another run of it."""
+    label = _with_onset(label, plain)
     branches = [item.change(branch, label) for branch in log.branches]
     kept = [branch for branch in branches if branch is not None and len(branch)]
     return replace(log, branches=kept) if len(kept) == len(branches) else None
 
 
-def _told(label: Label, log: Log, item: Named) -> Told:
+def told_of(label: Label, log: Log, item: Named) -> Told:
+    """Return what is told of a log under a change."""
     incidents = judge(log)
     result = outcome(label, incidents)
     loud = [one for one in incidents if one.severity == "critical"]
