@@ -37,6 +37,13 @@ def tower(dtype: Value = "float32", seed: int = 3) -> keras.Model:
     return keras.Sequential([keras.Input((8,)), *layers])
 
 
+def scaled(growth: int = 3, initial: float = 2.0**17) -> keras.optimizers.Optimizer:
+    """Return a scaler that starts too high for float16, and then doubles every few steps."""
+    return keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.01), initial_scale=initial, dynamic_growth_steps=growth
+    )
+
+
 @dataclass
 class Loop:
     """A compiled loop; `truth` is what an eager twin of it, with the same weights, found step by step."""

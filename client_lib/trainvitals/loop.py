@@ -199,6 +199,7 @@ class Reporter:
     def _trace(self, given: Given) -> None:
         """Have the function that is being traced write rows."""
         observed, left_out = self._rows.observed, self._left_out
+        observed.check_room()
         singles = {name: left_out.sorted_out("metric", as_single, one) for name, one in given.metrics.items()}
         given = replace(
             given,
@@ -207,10 +208,9 @@ class Reporter:
             metrics={str(name): one for name, one in singles.items() if one is not None},
         )
         with outside():
-            first_step = self._first_step(None, given.optimizer, made=0)
+            self._open(given.optimizer, self._first_step(None, given.optimizer, made=0))
             if not observed.is_used:
                 observed.begin(self._step)
-            self._open(given.optimizer, first_step)
         observed.trace(given, *self._watch.watch(given))
         self._is_observing = True
 

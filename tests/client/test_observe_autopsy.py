@@ -77,6 +77,7 @@ def test_the_replay_begins_with_everything_as_it_was_before_the_step() -> None:
     assert (report["step"], report["operation"], report["samples"]) == (BAD, "Log", (3,))
     assert report["line"] == LINE
     assert report.get("weights_from", "before_step") == "before_step"
+    assert loop.sent.steps == list(range(STEPS))  # the replay observed, too, and made no row
     for found, expected in zip(loop.seen[0], before[BAD], strict=True):
         np.testing.assert_array_equal(found, expected)
 

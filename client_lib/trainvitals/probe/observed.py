@@ -99,6 +99,15 @@ class Observed:
         """Return whether any function observes."""
         return bool(self._tables)
 
+    def check_room(self) -> None:
+        """Refuse further steps where there are many already: each holds its variables and a ring.
+
+        Raises:
+            ValueError: if there is no room.
+        """
+        if max(len(self._tables), len(self._parts)) >= MAX_TABLES:
+            raise ValueError(f"it was traced for {MAX_TABLES} different steps: use a new Reporter")
+
     @property
     def capacity(self) -> int:
         """Return how many steps fit between two reads."""
@@ -222,8 +231,6 @@ class Observed:
         key = part.number, shape.key, tuple(given.metrics), is_after, given.batch is None
         if key in self._tables:
             return self._tables[key]
-        if len(self._tables) >= MAX_TABLES:
-            raise ValueError(f"observe was traced for more than {MAX_TABLES} different steps")
         width = shape.width + 1 + len(given.metrics)
         self._tables[key] = Table(
             number=part.number,
