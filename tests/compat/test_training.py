@@ -142,7 +142,7 @@ def reporting() -> tuple[HealthReporter, RecordingSender]:
     [
         ("float32", {}, 1e-5),
         ("float32", {"jit_compile": True}, 1e-4),
-        ("float32", {"steps_per_execution": 4}, 1e-5),
+        ("float32", {"steps_per_execution": 7}, 1e-5),
         ("float32", {"run_eagerly": True}, 1e-5),
         ("mixed_float16", {}, 2e-3),
         ("mixed_float16", {"jit_compile": True}, 1e-2),
@@ -412,6 +412,32 @@ if IS_OLD:
         fit(compiled(asking, K.optimizers.SGD(0.02)), reporter)
         expected = by_hand(K.optimizers.SGD(0.02), has_scaler=False)
         np.testing.assert_allclose(sent.values("loss"), [one["loss"] for one in expected], rtol=1e-5)
+
+    @pytest.mark.parametrize("forgotten", ["get_scaled_loss", "get_unscaled_gradients"])
+    def test_half_of_the_scaling_forgotten_is_told(forgotten: str) -> None:
+        K.mixed_precision.set_global_policy("mixed_float16")
+
+        class Forgetting(Custom):
+            def train_step(self, data: Value) -> dict[str, Tensor]:
+                x, y = data
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+                    is_scaled = forgotten != "get_scaled_loss"
+                    to_differentiate = self.optimizer.get_scaled_loss(loss) if is_scaled else loss
+                gradients = tape.gradient(to_differentiate, self.trainable_variables)
+                if forgotten != "get_unscaled_gradients":
+                    gradients = self.optimizer.get_unscaled_gradients(gradients)
+                self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+                self.tracker.update_state(loss)
+                return {"loss": self.tracker.result()}
+
+        model = Forgetting()
+        model.build((None, 8))
+        model.compile(K.optimizers.SGD(1e-9))
+        reporter, sent = reporting()
+        fit(model, reporter)
+        assert len(sent.messages) == 1
+        assert f"never called optimizer.{forgotten}" in sent.messages[0]
 
     def test_keeping_updates_out_is_refused_in_words() -> None:
         model = compiled(small_model, K.optimizers.SGD(0.01))

@@ -24,6 +24,8 @@ _ARTIFACT = "autograph_info__"  # autograph calls what has this as it is, and go
 class OldProbe(LateProbe):
     """What is measured of one model of tf_keras."""
 
+    _is_unscaled = False  # the gradients, in the step that was traced last
+
     heeds = False
 
     @property
@@ -60,6 +62,8 @@ class OldProbe(LateProbe):
         stack.enter_context(attribute(optimizer, "apply_gradients", hooked))
         is_main = optimizer is self._model.optimizer
         source = "scale_loss" if is_main else "scale_loss of another optimizer"
+        if inner_of(optimizer) is not optimizer:
+            self._hook_unscaling(stack, optimizer)
         takes_loss = ["minimize"] + ["get_scaled_loss"] * (inner_of(optimizer) is not optimizer)
         for name in takes_loss:
             self._hook_loss(stack, trace, optimizer, name, source)
@@ -76,6 +80,22 @@ class OldProbe(LateProbe):
             return original(loss, *args, **kwargs)
 
         stack.enter_context(attribute(optimizer, name, hooked))
+
+    def _hook_unscaling(self, stack: ExitStack, optimizer: Optimizer) -> None:
+        unscale = optimizer.get_unscaled_gradients
+        self._is_unscaled = False
+
+        def hooked(grads: Value) -> Value:
+            self._is_unscaled = True
+            return unscale(grads)
+
+        stack.enter_context(attribute(optimizer, "get_unscaled_gradients", hooked))
+
+    def _remark_scaling(self, *, is_scaled: bool) -> None:
+        if is_scaled and not self._is_unscaled:
+            self._tell("train_step never called optimizer.get_unscaled_gradients: they keep the loss scale.")
+        if self._is_unscaled and not is_scaled:
+            self._tell("train_step never called optimizer.get_scaled_loss, yet it divides by the loss scale.")
 
     def _hook_losses(self, stack: ExitStack, trace: StepTrace) -> None:
         super()._hook_losses(stack, trace)

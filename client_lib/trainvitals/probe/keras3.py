@@ -199,10 +199,12 @@ class Probe:
             self._tell("No raw loss was found in this train_step: it is missing, not zero.")
         if not shape.blocks:
             self._tell("No optimizer's apply was called in this train_step: gradients are missing.")
-        if any(block.scaling == "dynamic" for block in shape.blocks) and not trace.losses.keys() & {
-            "scale_loss",
-            "scale_loss of another optimizer",
-        }:
+        if any(block.scaling == "dynamic" for block in shape.blocks):
+            scaled = trace.losses.keys() & {"scale_loss", "scale_loss of another optimizer"}
+            self._remark_scaling(is_scaled=bool(scaled))
+
+    def _remark_scaling(self, *, is_scaled: bool) -> None:
+        if not is_scaled:
             self._tell("train_step never called optimizer.scale_loss, yet apply divides by the loss scale.")
 
     def _tell(self, text: str) -> None:
