@@ -81,7 +81,7 @@ def _environ(environment: Environment, url: str, folder: Path) -> dict[str, str]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRAINVITALS_")}
     return {
         **kept,
-        "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("client_lib", "tests")),
+        "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("client_lib", "server", "tests")),
         "PYTHONDONTWRITEBYTECODE": "1",
         "KERAS_BACKEND": environment.backend,
         "TF_CPP_MIN_LOG_LEVEL": "3",
