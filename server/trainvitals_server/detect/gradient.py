@@ -143,7 +143,8 @@ class GradientFold(msgspec.Struct):
         place = self.quiet_steps.index(onset)
         typical = self.level.typical if self.level.is_known else median(self.quiet[:place] or self.head)
         surge = Surge(onset, typical, (step - onset) / max(len(self.quiet) - 1 - place, 1))
-        for row, norm, loss in zip(self.quiet_steps, self.quiet, self.quiet_losses, strict=True):
+        # A state that was saved before losses were kept has fewer of them.
+        for row, norm, loss in zip(self.quiet_steps, self.quiet, self.quiet_losses, strict=False):
             if row < onset and norm < typical + CALM_DECADES:
                 surge.before.append(loss)
             else:
