@@ -19,6 +19,7 @@ CREEP_QUARTERS = 4  # in each quarter of which
 CREEP_GROWTH = 1.8  # it grows by this factor at least: an even climb, or an even faster one, does not
 CREEP_SIGMAS = 20.0  # and in all by so much noise,
 CREEP_HEIGHT = 0.05  # and by this share of what the run has learned
+CREEP_TIMES = 6.0  # it leads to so many times the level it left: a term that is annealed in does not
 CREEP_BACK = 0.5  # once it has come down by more than this share, it was none
 
 
@@ -69,6 +70,8 @@ class Trail(msgspec.Struct):
         first, last = self.steps[place + 1], self.steps[-1]
         ends = [last - part * (last - first) // CREEP_QUARTERS for part in range(CREEP_QUARTERS)]
         rises = [self.levels[bisect_right(self.steps, end) - 1] - floor for end in ends]
+        if not 0 < CREEP_TIMES * floor <= top:
+            return None
         if any(now < CREEP_GROWTH * before for now, before in pairwise(rises)):
             return None
         return Creep(first, floor, top)

@@ -71,6 +71,14 @@ def test_an_even_climb_below_the_band_is_none(seed: int) -> None:
     assert loud(of_loss(loss)) == []
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_term_that_is_annealed_in_is_none(seed: int) -> None:
+    rng, row = np.random.default_rng(seed), np.arange(1500)
+    annealed = rng.uniform(0.2, 1.2) / (1 + np.exp(-rng.uniform(5, 40) / 1500 * (row - 900)))
+    loss = (0.3 + 2 * np.exp(-row / 120) + annealed) * (1 + 0.03 * rng.normal(size=1500))
+    assert loud(of_loss(loss)) == []
+
+
 @pytest.mark.parametrize(("tau", "rows"), [(50, 150), (100, 300)])
 def test_a_divergence_began_where_the_loss_turned_not_where_it_left_its_band(tau: int, rows: int) -> None:
     (incident,) = scan([of_loss(slow(0, tau, 1e6))])
