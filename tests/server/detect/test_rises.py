@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.msgpack import encode
 
 from traces import batch_of
-from trainvitals.wire import FloatArray
+from trainvitals.wire import FloatArray, Hello
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.loss import LossFold
 from trainvitals_server.detect.trail import MAX_LEVELS, Trail
-from trainvitals_server.fold import scan
+from trainvitals_server.fold import RunFold, scan
 
 TURN = 1500
 
@@ -69,6 +70,21 @@ def test_an_even_climb_below_the_band_is_none(seed: int) -> None:
     loss = slow(seed, 1e9, 0.0)
     loss += np.clip((np.arange(3000) - TURN) / 1500, 0, 1)
     assert loud(of_loss(loss)) == []
+
+
+@pytest.mark.parametrize("cut", [1, 7, 100])
+def test_rows_in_pieces_with_restarts_between_tell_the_same_of_a_rise_below_the_band(cut: int) -> None:
+    loss = slow(0, 150, 1.0)
+    batch = of_loss(np.concatenate([loss, loss[1000:1400], [math.nan]]))
+    fold = RunFold("scan")
+    fold.hello(Hello(run_id="scan", session_id="scan"))
+    for start in range(0, len(batch), cut):
+        fold.rows(0, "scan", batch.slice(start, min(start + cut, len(batch))))
+        if start % (30 * cut) == 0:
+            fold = RunFold.load(fold.dump())
+    whole = scan([batch])
+    assert [item.kind for item in whole] == ["gradual_divergence", "sudden_nan"]
+    assert [encode(item) for item in fold.incidents()] == [encode(item) for item in whole]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.msgpack import encode
 
 from traces import batch_of
+from trainvitals.wire import Hello
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.gradient import GradientFold
-from trainvitals_server.fold import scan
+from trainvitals_server.fold import RunFold, scan
 
 NORMS = [0.2, 0.25, 0.8, 2.5, 14.0, 130.0, 900.0, 300.0, 400.0, 600.0, 0.3, 0.2, 0.15]
 LOSSES = [2.4, 2.2, 2.22, 2.5, 2.24, 2.34, 5.0, 3.5, 3.2, 2.8, 2.21, 2.23, 2.1]
@@ -65,3 +67,14 @@ def test_a_young_norm_that_comes_to_where_it_belongs_is_withdrawn() -> None:
     told = GradientFold().feed(batch_of({"grad_norm": norm, "loss": np.full(len(norm), 1.0)}))
     assert [(item.severity, item.phase) for item in told] == [("warning", "open"), ("critical", "withdraw")]
     assert "settled at 3" in told[1].evidence[0].text
+
+
+@pytest.mark.parametrize("cut", [1, 5, 64])
+def test_rows_in_pieces_with_restarts_between_tell_the_same_of_a_burst(cut: int) -> None:
+    batch, fold = long_run(0), RunFold("scan")
+    fold.hello(Hello(run_id="scan", session_id="scan"))
+    for start in range(0, len(batch), cut):
+        fold.rows(0, "scan", batch.slice(start, min(start + cut, len(batch))))
+        if start % (9 * cut) == 0 or 300 < start < 330:
+            fold = RunFold.load(fold.dump())
+    assert [encode(item) for item in fold.incidents()] == [encode(item) for item in scan([batch])]
