@@ -31,7 +31,7 @@ from trainvitals_server.detect.outlook import outlook
 from trainvitals_server.detect.recurrence import Recurrence, counted
 from trainvitals_server.detect.rows import Row
 from trainvitals_server.detect.stats import WARM_UP, LossBand
-from trainvitals_server.detect.trail import CREEP_BACK, Creep, Trail
+from trainvitals_server.detect.trail import CREEP_BACK, CREEP_SIGMAS, Creep, Trail
 from trainvitals_server.detect.young import LONE_ROWS, YOUNG_ROWS, blown_up_since, is_sure, left_the_first
 from trainvitals_server.finding import Evidence, Finding, Kind
 
@@ -88,23 +88,25 @@ class LossFold(msgspec.Struct):
         series = batch.columns.get("loss")
         if series is None:
             return findings
-        places = np.flatnonzero(series.present).tolist()
+        there = np.flatnonzero(series.present)
+        places = there.tolist()
         values = series.values[series.present].tolist()
+        steps: list[int] = batch.steps[there].tolist()
         place = 0
         while place < len(values):
             plain = self._plain(values[place : place + self.band.room])
             if plain:
                 if not self.band.block:
-                    self.block_step = int(batch.steps[places[place]])
+                    self.block_step = steps[place]
                 self.band.take(plain)
                 self._count(len(plain), 0)
                 place += len(plain)
-                last = Row(int(batch.steps[places[place - 1]]), values[place - 1], places[place - 1], batch)
+                last = Row(steps[place - 1], values[place - 1], places[place - 1], batch)
                 self._pass(last, len(plain))
                 if not self.band.block:
                     self._close_block(last, findings)
             else:
-                self._row(Row(int(batch.steps[places[place]]), values[place], places[place], batch), findings)
+                self._row(Row(steps[place], values[place], places[place], batch), findings)
                 place += 1
         return findings
 
@@ -118,14 +120,14 @@ class LossFold(msgspec.Struct):
     def _close_block(self, row: Row, findings: list[Finding]) -> None:
         """Look for a rise that is still below the edge of the band, once a block is complete."""
         level = self.band.middles[-1]
-        self.trail.add(self.block_step, level)
+        rise = self.trail.add(self.block_step, level)
         if self.creep is not None:
             if level > self.creep.level:
                 self.creep = replace(self.creep, level=level)
             elif level < self.creep.level - CREEP_BACK * (self.creep.level - self.creep.floor):
                 findings.append(over(row, self.creep.onset_step, f"the loss has come down to {level:.4g}"))
                 self.creep = None
-        elif self.trail.is_high(self.band.noise) and self.band.rows > WARM_UP:
+        elif rise >= CREEP_SIGMAS * self.band.noise and self.band.rows > WARM_UP:
             self.creep = self.trail.creep(self.band.noise, self.band.range)
             if self.creep is not None:
                 findings.append(creeps(row, self.creep, self.band, self.rows))

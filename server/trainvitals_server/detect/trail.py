@@ -38,15 +38,17 @@ class Trail(msgspec.Struct):
     steps: list[int] = []
     low: float = math.inf
 
-    def add(self, step: int, level: float) -> None:
-        """Take one more level."""
+    def add(self, step: int, level: float) -> float:
+        """Take one more level; return how far it is above the lowest one."""
         self.levels.append(level)
         self.steps.append(step)
-        self.low = min(self.low, level)
+        if level < self.low:
+            self.low = level
         if len(self.levels) >= MAX_LEVELS:
             half = MAX_LEVELS // 2
             self.levels = self.levels[:half:2] + self.levels[half:]
             self.steps = self.steps[:half:2] + self.steps[half:]
+        return level - self.low
 
     def turn(self, top: float, noise: float) -> int | None:
         """Return the step at which the rise to `top` began; None where it was a jump."""
@@ -54,10 +56,6 @@ class Trail(msgspec.Struct):
         if place is None or self.levels[-1] < floor + JUMP_SHARE * (top - floor):
             return None
         return self.steps[place + 1]
-
-    def is_high(self, noise: float) -> bool:
-        """Whether the latest level is so far above the lowest that it may be worth a look."""
-        return self.levels[-1] >= self.low + CREEP_SIGMAS * noise
 
     def creep(self, noise: float, room: float) -> Creep | None:
         """Return the rise that multiplies, and goes on; None where there is none."""
