@@ -18,6 +18,7 @@ import numpy as np
 
 from trainvitals.autopsy.sources import ModelSource
 from trainvitals.autopsy.wiring import Autopsy
+from trainvitals.budget import DEFAULT_SHARE, Overhead
 from trainvitals.guard import Guard
 from trainvitals.halt import Halt
 from trainvitals.odd import as_number
@@ -26,6 +27,7 @@ from trainvitals.probe.environment import describe
 from trainvitals.probe.keras3 import Probe
 from trainvitals.probe.optimizers import scaling_of, updates_of
 from trainvitals.probe.types import Model, Value
+from trainvitals.probe.weights import Weights
 from trainvitals.response import Response
 from trainvitals.rows import Cells, Rows
 from trainvitals.session import Session
@@ -52,9 +54,12 @@ class Fit:
         response: Response,
         on_stop: Callable[[], None] = lambda: None,
         probe: type[Probe] = Probe,
+        overhead_budget: float = DEFAULT_SHARE,
     ) -> None:
         self._session = session
         self._probe = probe(captures=response.autopsy, policy=response.policy)
+        self._weights = Weights(overhead_budget)
+        self._overhead = Overhead()
         self._halt = Halt(session)
         self._on_stop = on_stop
         self._autopsy = Autopsy(session, response)
@@ -87,6 +92,8 @@ class Fit:
         self.abandon()
         self._model, self._params = model, params
         self._probe.install(model, self._around, self._watch_save)
+        self._weights.begin(model)
+        self._overhead = Overhead(time.perf_counter())
         capture = self._probe.capture
         self._source = None if capture is None else ModelSource(model, capture)
         self._limit = max(1, self._probe.capacity // 2 // int(model.steps_per_execution))
@@ -180,6 +187,7 @@ class Fit:
             self._session.sender.event("message", max(self._step - 1, 0), {"text": note})
         self._probe.notes.clear()
         took = time.perf_counter() - began
+        self._overhead.note(took)
         if looks:
             self._look(pieces, [seconds for _, seconds in executions])
         now = time.perf_counter()
@@ -239,9 +247,12 @@ class Fit:
             if not self._takes(iterator):
                 self._read_rest()
                 return function(iterator)
+            if not self._executions and not self._guard.is_off:  # then the step's number is known
+                self._weights.note_before(self._step, self._probe.variables, self._probe.groups)
             try:
                 logs = function(iterator)
             except BaseException as error:
+                self._weights.drop()
                 self._leave(error)
                 raise
             self._after(logs)
@@ -266,7 +277,8 @@ class Fit:
         """Note one execution; the only thing that happens on the host in every step."""
         now = time.perf_counter()
         self._executions.append((now, now - self._clock))
-        self._clock, self._logs = now, logs
+        self._overhead.note(self._weights.note_after())
+        self._clock, self._logs = time.perf_counter(), logs  # the next step's time begins after it
         if self._guard.is_off:
             self._executions.clear()
         elif now >= self._next_read or len(self._executions) >= self._limit:
@@ -312,7 +324,11 @@ class Fit:
         columns = {**piece.columns, **dict(self._running(len(piece.steps)))}
         if executions:
             columns["step_time_s"] = (seconds, None)
-        rows = Rows(piece.steps, ends + (time.time() - now), columns, piece.layer_columns, self._layout_id)
+        share = self._overhead.share(now)
+        if share is not None:
+            columns["overhead_share"] = _last_of(share, len(piece.steps))
+        layer_columns = self._weights.add_to(columns, piece, self._probe.groups)
+        rows = Rows(piece.steps, ends + (time.time() - now), columns, layer_columns, self._layout_id)
         self._session.sender.rows(rows)
 
     def _clock_of(
@@ -331,11 +347,14 @@ class Fit:
         """Yield the running metrics as the last execution returned them: one cell, in the last row."""
         if not isinstance(self._logs, Mapping):
             return
-        present = np.zeros(count, dtype=bool)
-        present[-1] = True
         for name, value in self._logs.items():
             if name != "loss" and _is_number(value):
-                yield f"{name}_running", (np.full(count, float(value)), present)
+                yield f"{name}_running", _last_of(float(value), count)
+
+
+def _last_of(value: float, count: int) -> Cells:
+    """Return a column of `count` rows of which only the last has a value."""
+    return np.full(count, value), np.arange(count) == count - 1
 
 
 def _nothing() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from trainvitals.budget import DEFAULT_SHARE
 from trainvitals.probe.kinds import family_of
 from trainvitals.probe.types import Model
 
@@ -98,7 +99,13 @@ def replicas_of(model: Model) -> int:
     return int(getattr(strategy, "num_replicas_in_sync", 1))
 
 
-def training_for(way: Way, session: Session, response: Response, on_stop: Callable[[], None]) -> Training:
+def training_for(
+    way: Way,
+    session: Session,
+    response: Response,
+    on_stop: Callable[[], None],
+    overhead_budget: float = DEFAULT_SHARE,
+) -> Training:
     """Return what reports a `fit`."""
     if way == "metrics":
         from trainvitals.metrics_fit import MetricsFit
@@ -107,4 +114,4 @@ def training_for(way: Way, session: Session, response: Response, on_stop: Callab
     from trainvitals.fit import Fit
     from trainvitals.probe.adapter import probe_for
 
-    return Fit(session, response, on_stop, probe_for(way))
+    return Fit(session, response, on_stop, probe_for(way), overhead_budget if way == "keras" else 0.0)

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from trainvitals import wire
 from trainvitals.backups import Backups
+from trainvitals.budget import DEFAULT_SHARE, check_share
 from trainvitals.frameworks import Training, Way, backend, callback_class, replicas_of, training_for, way_of
 from trainvitals.guard import Guard
 from trainvitals.identity import identify
@@ -80,6 +81,8 @@ class HealthReporter(_Callback):
             while nothing fails.
         share_batch: Send the samples that made the step fail to the server, too.
         redact: Send no ranges of values, no paths and no source lines.
+        overhead_budget: The share of the time that measuring weights and their updates may take. They are
+            measured as often as it allows, often in a small model and seldom in a large one; 0: never.
     """
 
     # Keras may call `on_train_batch_end` from a thread, as it does without us: turning that off would make
@@ -107,6 +110,7 @@ class HealthReporter(_Callback):
         autopsy: bool = True,
         share_batch: bool = False,
         redact: bool = False,
+        overhead_budget: float = DEFAULT_SHARE,
     ) -> None:
         super().__init__()
         identity = identify(
@@ -123,6 +127,7 @@ class HealthReporter(_Callback):
         )
         self._session = Session(identity, on_incident=on_incident, spool_dir=spool_dir, console=console)
         self._response = Response(on_nonfinite, autopsy, share_batch, redact)
+        self._overhead_budget = check_share(overhead_budget)
         self._backups = Backups()
         self._guard = Guard()
         self._fit: Training | None = None
@@ -219,7 +224,7 @@ class HealthReporter(_Callback):
         if self._fit is None:
             self._way = way
             on_stop = functools.partial(self._backups.keep, self)
-            self._fit = training_for(way, self._session, self._response, on_stop)
+            self._fit = training_for(way, self._session, self._response, on_stop, self._overhead_budget)
         thread = threading.get_ident()
         if self._is_in_fit and thread != self._thread:
             _log.warning("one HealthReporter is in two fits at once; give each thread a reporter of its own")

@@ -112,6 +112,11 @@ class Probe:
         """Return how many steps fit between two reads."""
         return self._capacity
 
+    @property
+    def variables(self) -> list[Any]:
+        """Return the variables that `groups` is about, in its order; known once a step has been traced."""
+        return self._variables
+
     def _key_of(self, model: Model, users: object) -> object:
         variables = tuple(id(variable) for variable in model.trainable_variables)
         return id(model), id(users), id(model.optimizer), variables, model.run_eagerly, model.jit_compile

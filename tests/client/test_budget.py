@@ -1,0 +1,50 @@
+"""How often something may be measured, by a clock that the test moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainvitals import HealthReporter
+from trainvitals.budget import Budget, Overhead
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("cost", [0.0005, 0.04, 2.0])
+@pytest.mark.parametrize("share", [0.01, 0.2])
+def test_what_is_measured_whenever_it_is_due_takes_the_share_and_no_more(cost: float, share: float) -> None:
+    clock = Clock()
+    budget = Budget(share, clock)
+    while clock.now < 500 * cost / share:
+        clock.now += 0.1 * cost  # a step of the training
+        if budget.is_due:
+            clock.now += cost
+            budget.pay(cost)
+    assert 0.75 * share * clock.now < budget.spent_s <= share * clock.now + cost
+
+
+def test_a_share_of_zero_is_never_due() -> None:
+    assert not Budget(0.0, Clock()).is_due
+
+
+def test_the_overhead_is_told_about_every_second() -> None:
+    overhead = Overhead(10.0)
+    overhead.note(0.25)
+    assert overhead.share(10.5) is None
+    overhead.note(0.25)
+    assert overhead.share(12.0) == 0.25
+    assert overhead.share(14.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("given", "error"), [(1.0, ValueError), (-0.1, ValueError), (float("nan"), ValueError), ("1%", TypeError)]
+)
+def test_a_bad_budget_fails_where_it_is_written(given: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match="overhead_budget"):
+        HealthReporter(overhead_budget=given)  # type: ignore[arg-type]
