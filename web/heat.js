@@ -6,8 +6,10 @@ import { clipped, number, whole } from "./format.js";
 /** @typedef {import("./records.js").LayerSeries} LayerSeries */
 /** @typedef {import("./state.js").Range} Range */
 /**
- * Cells row by row, a row for each layer; `kind` is an index into `KINDS`.
- * @typedef {{layers: string[], range: Range, columns: number, value: Float64Array, kind: Uint8Array}} Grid
+ * Cells row by row, a row for each layer; `kind` is an index into `KINDS`; `source` is the column that a column's
+ * cells were measured in.
+ * @typedef {{layers: string[], range: Range, columns: number, value: Float64Array, kind: Uint8Array,
+ *   source: number[]}} Grid
  * @typedef {[number, number, number]} Rgb
  * @typedef {{low: Rgb, middle: Rgb, high: Rgb, nan: Rgb, posinf: Rgb, neginf: Rgb}} HeatColors
  */
@@ -46,6 +48,7 @@ export function gridOf(series, range, maxColumns) {
     columns,
     value: new Float64Array(cells),
     kind: new Uint8Array(cells),
+    source: [...Array(columns).keys()],
   };
   const columnOf = (/** @type {number} */ step) => Math.floor(((step - range.from) * columns) / span);
   series.step.forEach((step, row) => {
@@ -55,6 +58,25 @@ export function gridOf(series, range, maxColumns) {
       putRow(grid, series, row, column);
     }
   });
+  return grid;
+}
+
+/**
+ * Show what was measured until the next time, in a grid of what is measured now and then.
+ * @param {Grid} grid @param {number} until the step after which nothing is known @returns {Grid}
+ */
+export function held(grid, until) {
+  const { layers, columns, kind, value, source } = grid;
+  const isEmpty = (/** @type {number} */ column) =>
+    layers.every((_, layer) => kind[layer * columns + column] === MISSING);
+  for (let column = 1; column < columns && stepsOf(grid, column).from <= until; column++) {
+    if (!isEmpty(column)) continue;
+    source[column] = source[column - 1];
+    layers.forEach((_, layer) => {
+      const to = layer * columns + column;
+      [kind[to], value[to]] = [kind[to - 1], value[to - 1]];
+    });
+  }
   return grid;
 }
 
@@ -125,7 +147,7 @@ export function stepsOf({ range, columns }, column) {
  */
 export function cellText(grid, medians, layer, column) {
   const at = layer * grid.columns + column;
-  const head = `${clipped(grid.layers[layer], MAX_NAME)}, ${stepsText(stepsOf(grid, column))}`;
+  const head = `${clipped(grid.layers[layer], MAX_NAME)}, ${stepsText(stepsOf(grid, grid.source[column]))}`;
   const kind = KINDS[grid.kind[at]];
   if (kind === "missing") return `${head}: missing`;
   if (kind !== "finite") return `${head}: ${KIND_WORDS[kind]}`;

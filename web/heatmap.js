@@ -8,13 +8,14 @@ import {
   extentOf,
   firstBadText,
   gridOf,
+  held,
   KINDS,
   mediansOf,
   pixelsOf,
   rgbOf,
   rowsOf,
 } from "./heat.js";
-import { NORMS } from "./heatloader.js";
+import { mapsOf, shownMap } from "./layermaps.js";
 import { palette } from "./palette.js";
 import { shownNorms } from "./state.js";
 
@@ -22,6 +23,7 @@ import { shownNorms } from "./state.js";
 /** @typedef {import("./heat.js").Grid} Grid */
 /** @typedef {import("./heat.js").HeatColors} HeatColors */
 /** @typedef {{layer: number, column: number}} Cell */
+/** @typedef {import("./layermaps.js").LayerMap} LayerMap */
 /** @typedef {{draw: (state: State, theme: string) => void}} HeatMap */
 
 const NEAR_VIEW = { rootMargin: "200px" };
@@ -36,9 +38,13 @@ const MOVES = /** @type {Record<string, (cell: Cell, grid: Grid) => Cell>} */ ({
   End: ({ layer }, { columns }) => ({ layer, column: columns - 1 }),
 });
 
-/** @param {HTMLElement} card @param {() => void} redraw @param {() => void} want @returns {HeatMap} */
-export function createHeatMap(card, redraw, want) {
+/**
+ * @param {HTMLElement} card @param {() => void} redraw @param {() => void} want
+ * @param {(series: string) => void} choose @returns {HeatMap}
+ */
+export function createHeatMap(card, redraw, want, choose) {
   const parts = build(card);
+  parts.choice.addEventListener("change", () => choose(parts.choice.value));
   let isVisible = false;
   /** @type {unknown[]} */
   let drawn = [];
@@ -73,19 +79,22 @@ export function createHeatMap(card, redraw, want) {
 
   return {
     draw(state, theme) {
-      card.hidden = !state.run?.layerSeries.includes(NORMS);
-      if (card.hidden || !isVisible) return;
+      const map = shownMap(state);
+      card.hidden = !map;
+      if (!map || !isVisible) return;
       want();
       const [series, base] = [shownNorms(state), state.norms.whole];
-      const needs = [series, base, state.norms.onset, state.range, theme, parts.field.clientWidth];
+      title(parts, card, map, mapsOf(state));
+      const needs = [map, series, base, state.norms.onset, state.range, theme, parts.field.clientWidth];
       if (!series?.step.length || needs.every((need, i) => need === drawn[i])) return;
       drawn = needs;
       const range = state.range ?? extentOf(series);
-      const grid = gridOf(series, range, Math.max(1, Math.floor(parts.field.clientWidth / CELL_PX)));
+      const found = gridOf(series, range, Math.max(1, Math.floor(parts.field.clientWidth / CELL_PX)));
+      const grid = map.isSampled ? held(found, extentOf(series).to) : found;
       shown = { grid, medians: mediansFor(grid.layers, base ?? series) };
       paint(parts, grid, shown.medians);
       parts.bad.textContent = firstBadText(state.norms.onset ?? base ?? series);
-      parts.canvas.setAttribute("aria-label", spoken(grid, parts.bad.textContent));
+      parts.canvas.setAttribute("aria-label", spoken(map, grid, parts.bad.textContent));
       point(cell);
     },
   };
@@ -101,14 +110,26 @@ function build(card) {
   ];
   const cursor = h("div", { class: "heat-cursor", hidden: true });
   const field = h("div", { class: "heat-field" }, canvas, cursor);
-  const bad = h("span", { class: "heat-bad" });
+  const [bad, heading, note] = [h("span", { class: "heat-bad" }), h("h2", {}), h("span", {})];
+  const choice = h("select", { "aria-label": "What the map of the layers shows" });
   card.append(
-    h("header", {}, h("h2", {}, "Gradient norm by layer"), bad),
-    h("p", { class: "note-line" }, h("span", {}, "against the layer’s own median"), legend()),
+    h("header", {}, heading, choice, bad),
+    h("p", { class: "note-line" }, note, legend()),
     h("div", { class: "heat-rows" }, names, field, ticks),
     said,
   );
-  return { canvas, names, ticks, said, cursor, field, bad };
+  return { canvas, names, ticks, said, cursor, field, bad, heading, note, choice };
+}
+
+/** @param {ReturnType<typeof build>} parts @param {HTMLElement} card @param {LayerMap} map @param {LayerMap[]} maps */
+function title({ heading, note, choice }, card, map, maps) {
+  heading.textContent = `${map.title} by layer`;
+  note.textContent = `against the layer’s own median${map.isSampled ? "; measured now and then, shown until the next time" : ""}`;
+  card.setAttribute("aria-label", heading.textContent);
+  choice.hidden = maps.length < 2;
+  if (choice.options.length !== maps.length)
+    refill(choice, ...maps.map(({ series, title }) => h("option", { value: series }, title)));
+  choice.value = map.series;
 }
 
 /** @returns {HTMLElement} */
@@ -188,8 +209,8 @@ function place(cursor, { layers, columns }, { layer, column }) {
   cursor.style.height = `${100 / layers.length}%`;
 }
 
-/** @param {Grid} grid @param {string} bad @returns {string} */
-function spoken({ layers, range }, bad) {
-  const what = `Gradient norm of ${whole(layers.length)} layers, steps ${whole(range.from)} to ${whole(range.to)}`;
+/** @param {LayerMap} map @param {Grid} grid @param {string} bad @returns {string} */
+function spoken({ title }, { layers, range }, bad) {
+  const what = `${title} of ${whole(layers.length)} layers, steps ${whole(range.from)} to ${whole(range.to)}`;
   return `${what}${bad && `; ${bad}`}. Arrow keys read it.`;
 }

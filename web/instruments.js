@@ -62,8 +62,8 @@ export const CHARTS = [
 
 /** Series that say nothing on a chart. */
 const PLAIN = new Set(["batch_size"]);
-/** Counted only in some steps: where there is a reason to look. */
-const LOOKED_AT = new Set(["input_nonfinite", "label_nonfinite", "weight_nonfinite"]);
+/** Known only in some steps: where there is a reason to look, or time for it. */
+const LOOKED_AT = new Set(["input_nonfinite", "label_nonfinite", "weight_nonfinite", "overhead_share"]);
 const MAX_CHARTS = 24;
 
 /** @param {string[]} names the series of a run @returns {Chart[]} our own charts, then one for each other series */
@@ -110,6 +110,7 @@ export function isCountSeries(series) {
 function noteOf(series) {
   if (series.endsWith("_running")) return "running mean as Keras reports it, sampled";
   if (series.startsWith("val_")) return "of each validation";
+  if (series === "overhead_share") return "share of the host’s time that measuring takes";
   return series === "optimizer_step"
     ? "steps that the optimizer counts: it does not count the skipped ones"
     : "";

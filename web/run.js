@@ -74,6 +74,7 @@ const heatMap = createHeatMap(
   byId("norms"),
   schedule,
   createHeatLoader(() => state, dispatch),
+  (series) => dispatch({ type: "layer-map", series }),
 );
 const buildCharts = chartBuilder(byId("charts"), byId("more-charts"), dispatch, schedule);
 
@@ -101,7 +102,7 @@ function show() {
   }
   if (changed("range", "detail", "run", "tracks")) refill(byId("view"), ...toolbarView(now, dispatch));
   if (now.run && changed("run", "badLayers")) panel("first-bad", firstBadView(now.run, now.badLayers));
-  if (changed("range", "rank", "incidentId", "logScale"))
+  if (changed("range", "rank", "incidentId", "logScale", "layerMap"))
     history.replaceState(null, "", hashOf(now) || location.pathname);
   byId("view").hidden = !now.run;
   if (now.isGone) {
@@ -187,6 +188,7 @@ addEventListener("hashchange", () => {
   const view = viewOf(location.hash);
   dispatch(view.range ? { type: "zoom", range: view.range } : { type: "follow" });
   if (view.incidentId) dispatch({ type: "select", incidentId: view.incidentId });
+  if (view.layerMap !== state.layerMap) dispatch({ type: "layer-map", series: view.layerMap });
 });
 
 await loader.load();

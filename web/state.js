@@ -1,6 +1,7 @@
 // State of the run page: one value, changed by one pure function. The DOM and Plotly only show it.
 
 import { tracksOfEvents } from "./events.js";
+import { DEFAULT_MAP } from "./layermaps.js";
 import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
 
 /** @typedef {import("./records.js").Run} Run */
@@ -22,12 +23,13 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
  * that contradict them, `news` those that tell of more than they bring: the page reads again then. `ghosts` is the
  * loss of earlier sessions beyond the step where a later one resumed; `validation` is by metric.
  * `recent` holds what came live while a load is under way, which may have been read before it; `norms` are those of
- * the layers' gradients: over the whole run, of the zoomed range, and of the steps in which the first was not finite.
+ * the layers in the series `layerMap`: over the whole run, of the zoomed range, and of the steps in which the first was
+ * not finite.
  * @typedef {{runId: string, rank: number, run: RunDetail | null, problem: string | null, incidents: Incident[],
  *   incidentId: string | null, tracks: Tracks, gaps: Gap[], range: Range | null,
  *   detail: {range: Range, tracks: Tracks} | null, badLayers: BadLayer[], logScale: Record<string, boolean>, link: Link,
  *   validation: Tracks, validations: RunEvent[], epochs: RunEvent[], ghosts: Track[],
- *   norms: {whole: LayerSeries | null, onset: LayerSeries | null, detail: {range: Range, series: LayerSeries} | null},
+ *   layerMap: string, norms: {whole: LayerSeries | null, onset: LayerSeries | null, detail: {range: Range, series: LayerSeries} | null},
  *   recent: Rows[] | null, stale: number, news: number, isLoaded: boolean, isGone: boolean}} State
  */
 /** @typedef {Extract<Action, {type: "rows"}>} Rows */
@@ -46,13 +48,14 @@ import { appended, emptyTrack, lastStepOf, trackOf } from "./track.js";
  *   | {type: "rows", rank: number, cursor: number, steps: number[], columns: Record<string, import("./codec.js").Column>}
  *   | {type: "detail", range: Range, answer: SeriesAnswer}
  *   | {type: "bad-layers", layers: BadLayer[]}
- *   | {type: "norms", rank: number, whole: LayerSeries, onset: LayerSeries | null}
- *   | {type: "norms-detail", rank: number, range: Range, series: LayerSeries}
+ *   | {type: "norms", rank: number, layerMap: string, whole: LayerSeries, onset: LayerSeries | null}
+ *   | {type: "norms-detail", rank: number, layerMap: string, range: Range, series: LayerSeries}
  *   | {type: "zoom", range: Range}
  *   | {type: "follow"}
  *   | {type: "select", incidentId: string}
  *   | {type: "scale", series: string, log: boolean}
  *   | {type: "rank", rank: number}
+ *   | {type: "layer-map", series: string}
  *   | {type: "stop-requested"}
  *   | {type: "link", link: Link}} Action
  */
@@ -87,6 +90,7 @@ export function initialState(runId, view = {}) {
     range: null,
     badLayers: [],
     logScale: {},
+    layerMap: DEFAULT_MAP,
     link: "connecting",
     stale: 0,
     news: 0,
@@ -130,11 +134,11 @@ export function reduce(state, action) {
     case "bad-layers":
       return { ...state, badLayers: action.layers };
     case "norms":
-      return action.rank === state.rank
+      return isOfNorms(state, action)
         ? { ...state, norms: { ...state.norms, whole: action.whole, onset: action.onset } }
         : state;
     case "norms-detail":
-      return action.rank === state.rank
+      return isOfNorms(state, action)
         ? { ...state, norms: { ...state.norms, detail: { range: action.range, series: action.series } } }
         : state;
     case "zoom":
@@ -145,6 +149,8 @@ export function reduce(state, action) {
       return { ...state, incidentId: action.incidentId };
     case "scale":
       return { ...state, logScale: { ...state.logScale, [action.series]: action.log } };
+    case "layer-map":
+      return { ...state, layerMap: action.series, norms: NOTHING_READ.norms };
     case "rank":
       return { ...state, rank: action.rank, ...NOTHING_READ };
     case "stop-requested":
@@ -203,6 +209,11 @@ function withRows(before, action) {
     (name) => leavesOut(state.tracks[name], action.steps[0]) || !isListed(state, name),
   );
   return { ...state, tracks, stale, news: state.news + Number(isNews) };
+}
+
+/** @param {State} state @param {{rank: number, layerMap: string}} read @returns {boolean} whether it is still asked for */
+function isOfNorms(state, read) {
+  return read.rank === state.rank && read.layerMap === state.layerMap;
 }
 
 /** @param {State} state @returns {LayerSeries | null} the norms of the layers for the shown range, as well as we have them */

@@ -1,7 +1,9 @@
 // The view in the address: zoom range, rank, incident and axes travel in the hash, so that a link shows the same.
 
+import { DEFAULT_MAP, LAYER_MAPS } from "./layermaps.js";
+
 /** @typedef {import("./state.js").State} State */
-/** @typedef {Pick<State, "range" | "rank" | "incidentId" | "logScale">} View */
+/** @typedef {Pick<State, "range" | "rank" | "incidentId" | "logScale" | "layerMap">} View */
 
 /** @param {string} hash @returns {View} what the hash says; what it cannot mean is left at its default */
 export function viewOf(hash) {
@@ -16,6 +18,7 @@ export function viewOf(hash) {
     rank: wholeNumber(query.get("rank")) ?? 0,
     incidentId: query.get("incident"),
     logScale,
+    layerMap: LAYER_MAPS.find(({ series }) => series === query.get("layers"))?.series ?? DEFAULT_MAP,
   };
 }
 
@@ -25,7 +28,7 @@ function wholeNumber(text) {
 }
 
 /** @param {View} view @returns {string} with its leading "#", or "" for the default view */
-export function hashOf({ range, rank, incidentId, logScale }) {
+export function hashOf({ range, rank, incidentId, logScale, layerMap }) {
   const query = new URLSearchParams();
   if (range) {
     query.set("from", String(range.from));
@@ -33,6 +36,7 @@ export function hashOf({ range, rank, incidentId, logScale }) {
   }
   if (rank) query.set("rank", String(rank));
   if (incidentId) query.set("incident", incidentId);
+  if (layerMap !== DEFAULT_MAP) query.set("layers", layerMap);
   const chosen = (/** @type {boolean} */ log) =>
     Object.keys(logScale)
       .filter((name) => logScale[name] === log)

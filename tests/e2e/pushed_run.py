@@ -41,9 +41,16 @@ class Run:
         self._step += count
 
     def layer_norms(
-        self, norms: npt.ArrayLike, present: npt.ArrayLike | None = None, stride: int = 1
+        self,
+        norms: npt.ArrayLike,
+        present: npt.ArrayLike | None = None,
+        stride: int = 1,
+        **beside: tuple[npt.ArrayLike, npt.ArrayLike],
     ) -> None:
-        """Push rows `[rows, layers]` of the layers' gradient norms, `stride` steps apart."""
+        """Push rows `[rows, layers]` of the layers' gradient norms, `stride` steps apart.
+
+        Series `beside` them come as their values and which of these are there.
+        """
         table = np.asarray(norms, dtype=np.float64)
         self._seq += 1
         steps = self._step + stride * np.arange(len(table), dtype="<i8")
@@ -54,7 +61,10 @@ class Run:
             layout_id=1,
             steps=None if stride == 1 else steps.tobytes(),
             columns={"loss": wire.Column.pack(np.ones(len(table)))},
-            layer_columns={"layer_grad_norm": wire.Column.pack(table, present, "f4")},
+            layer_columns={
+                "layer_grad_norm": wire.Column.pack(table, present, "f4"),
+                **{name: wire.Column.pack(*cells, "f4") for name, cells in beside.items()},
+            },
         )
         self._post(frame)
         self._step += stride * len(table)

@@ -99,6 +99,33 @@ def test_the_pointer_and_the_arrow_keys_tell_layer_step_and_value(
     expect(said).to_have_text("dense_1, step 6: 0.5, 1 × its median")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_update_ratios_are_chosen_and_shown_until_the_next_measurement(
+    open_page: OpenPage, new_run: NewRun, scheme: str
+) -> None:
+    run = new_run(f"ratios-{scheme}")
+    layers(run, 2)
+    ratios, measured = np.full((40, 2), 1e-3), np.zeros((40, 2), dtype=bool)
+    ratios[20, 1], ratios[30, 0], measured[[10, 20, 30]] = 0.1, NAN, True
+    run.layer_norms(np.ones((40, 2)), layer_update_ratio=(ratios, measured))
+    page = open_page(run.url, color_scheme=scheme)
+    card = drawn(page, "39")
+    choice = card.get_by_label("What the map of the layers shows")
+    expect(choice.locator("option")).to_have_text(["Gradient norm", "Update ratio"])
+    choice.select_option("Update ratio")
+    expect(card.locator("h2")).to_have_text("Update ratio by layer")
+    canvas = card.locator("canvas")
+    expect(canvas).to_have_attribute("aria-label", re.compile("^Update ratio of 2 layers, steps 0 to 39;"))
+    seen = pixels(card)
+    assert seen[1][9] == GAP
+    assert seen[1][10] == seen[1][19] == card.evaluate(COLOR, "heat-middle")
+    assert seen[1][20] == seen[1][29] == card.evaluate(COLOR, "heat-high")
+    assert seen[0][30] == seen[0][39] == card.evaluate(COLOR, "nan")
+    canvas.focus()
+    expect(card.locator("output")).to_have_text("dense_0, step 30: NaN")
+    assert page.evaluate("location.hash") == "#layers=layer_update_ratio"
+
+
 def test_new_steps_come_without_a_reload_and_a_zoom_shows_single_steps(
     open_page: OpenPage, new_run: NewRun
 ) -> None:

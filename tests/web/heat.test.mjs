@@ -7,6 +7,7 @@ import {
   extentOf,
   firstBadText,
   gridOf,
+  held,
   KINDS,
   mediansOf,
   pixelsOf,
@@ -15,6 +16,7 @@ import {
   shadeOf,
   stepsOf,
 } from "../../web/heat.js";
+import { shownMap } from "../../web/layermaps.js";
 import { initialState, reduce, shownNorms } from "../../web/state.js";
 
 const colors = {
@@ -70,6 +72,28 @@ test("steps that share a cell show their worst, never their mean", () => {
 test("a cell is missing only where none of its steps has a value", () => {
   const table = series([undefined, undefined, undefined, 3].map((cell) => [cell]));
   assert.deepEqual(cells(gridOf(table, extentOf(table), 2), 0), ["missing", 3]);
+});
+
+test("what is measured now and then is shown until the next time, and tells when that was", () => {
+  const table = series([
+    [undefined, 1],
+    [2, 3],
+    [undefined, undefined],
+    [undefined, undefined],
+    [5, undefined],
+  ]);
+  const grid = held(gridOf(table, { from: 0, to: 6 }, 100), 5);
+  assert.deepEqual(cells(grid, 0), ["missing", 2, 2, 2, 5, 5, "missing"]);
+  assert.deepEqual(cells(grid, 1), [1, 3, 3, 3, "missing", "missing", "missing"]);
+  assert.equal(cellText(grid, [2, 3], 0, 3), "layer_0, step 1: 2, 1 × its median");
+});
+
+test("a run is shown by the series that it has, the chosen one first", () => {
+  const state = { ...initialState("run"), run: { layerSeries: ["layer_update_ratio", "layer_grad_norm"] } };
+  assert.equal(shownMap(state).series, "layer_grad_norm");
+  assert.equal(shownMap({ ...state, layerMap: "layer_update_ratio" }).series, "layer_update_ratio");
+  assert.equal(shownMap({ ...state, layerMap: "layer_weight_norm" }).series, "layer_grad_norm");
+  assert.equal(shownMap(initialState("run")), null);
 });
 
 test("steps for which there is no row are a gap", () => {
@@ -212,15 +236,17 @@ test("a colour of the style sheet is read as numbers", () => {
   assert.deepEqual(rgbOf("rgb(194, 59, 14)"), [194, 59, 14]);
 });
 
-test("norms of another rank are not shown, and those of a zoom only while it lasts", () => {
+test("norms of another rank or series are not shown, and those of a zoom only while it lasts", () => {
   const [whole, detail] = [series([[1]]), series([[2]])];
-  const range = { from: 0, to: 5 };
-  let state = reduce(initialState("run"), { type: "norms", rank: 1, whole, onset: null });
+  const [range, layerMap] = [{ from: 0, to: 5 }, "layer_grad_norm"];
+  let state = reduce(initialState("run"), { type: "norms", rank: 1, layerMap, whole, onset: null });
   assert.equal(shownNorms(state), null);
-  state = reduce(state, { type: "norms", rank: 0, whole, onset: null });
+  state = reduce(state, { type: "norms", rank: 0, layerMap: "layer_weight_norm", whole, onset: null });
+  assert.equal(shownNorms(state), null);
+  state = reduce(state, { type: "norms", rank: 0, layerMap, whole, onset: null });
   state = reduce(state, { type: "zoom", range });
   assert.equal(shownNorms(state), whole);
-  state = reduce(state, { type: "norms-detail", rank: 0, range, series: detail });
+  state = reduce(state, { type: "norms-detail", rank: 0, layerMap, range, series: detail });
   assert.equal(shownNorms(state), detail);
   assert.equal(shownNorms(reduce(state, { type: "follow" })), whole);
 });

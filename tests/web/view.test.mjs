@@ -11,15 +11,16 @@ test("a view survives the way through the address", () => {
     rank: 2,
     incidentId: "run:sudden_nan:11&x=#1",
     logScale: { loss: true, grad_norm: false },
+    layerMap: "layer_update_ratio",
   };
   assert.deepEqual(viewOf(hashOf(view)), view);
 });
 
 test("the default view has no hash, and nonsense in it means the default", () => {
-  const plain = { range: null, rank: 0, incidentId: null, logScale: {} };
+  const plain = { range: null, rank: 0, incidentId: null, logScale: {}, layerMap: "layer_grad_norm" };
   assert.equal(hashOf(plain), "");
   assert.deepEqual(viewOf("#from=9&to=3&rank=-1&rank=x"), plain);
-  assert.deepEqual(viewOf("#from=<script>&to=5"), plain);
+  assert.deepEqual(viewOf("#from=<script>&to=5&layers=loss"), plain);
 });
 
 test("the four non-numbers are written apart", () => {
