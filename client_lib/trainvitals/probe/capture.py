@@ -52,8 +52,9 @@ class Start:
         held = next((value for one, value in self.state if one is variable), None)
         if held is not None:
             return held
-        is_packed = self.handles is not None and variable in self.handles
-        return self.handles.read(variable) if is_packed else current(variable)
+        if self.handles is not None and variable in self.handles:
+            return self.handles.read(variable)
+        return current(variable)
 
 
 @dataclass(frozen=True, slots=True)
