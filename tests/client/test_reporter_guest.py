@@ -285,30 +285,6 @@ def test_odd_logs_of_other_callbacks_do_not_turn_it_off(caplog: pytest.LogCaptur
     assert said(caplog) == []
 
 
-REPLICAS = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import tensorflow as tf
-device = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 2)
-from training import batch, reporting, small_model
-with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-    model = small_model()
-    model.compile("sgd", "mse")
-reporter, sent = reporting()
-model.fit(*batch(64), batch_size=16, epochs=2, verbose=0, callbacks=[reporter])
-print("STEPS", sent.steps, sent.messages)
-"""
-
-
-def test_several_replicas_count_each_step_once_and_say_what_is_missing() -> None:
-    folder = str(Path(__file__).parents[1])
-    command = [sys.executable, "-c", REPLICAS, folder]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "STEPS [0, 1, 2, 3, 4, 5, 6, 7]" in answer.stdout
-    assert "losses and gradients are missing" in answer.stdout
-
-
 def test_the_package_itself_imports_no_keras() -> None:
     code = "import sys, trainvitals; print('keras' in sys.modules, 'tensorflow' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -36,12 +36,13 @@ class BlockShape:
     has_rate: bool
     details: Sequence[tuple[slice, Callable[[], FloatArray]]] | None
     is_unscaled: bool = False  # the gradients were divided by the scale before they were measured
+    tells_skip: bool = False  # the last number says whether the scaler skipped the update
 
     @property
     def width(self) -> int:
         """Return how many numbers the block takes in a row."""
         count = len(self.places)
-        return BLOCK_HEAD + (count if self.details is not None else details_width(count))
+        return BLOCK_HEAD + (count if self.details is not None else details_width(count)) + self.tells_skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class _Part:
     half_sums: FloatArray
     extras: FloatArray | None  # None: nothing was suspicious, they were not measured
     counts: FloatArray | None  # None: all of them are 0
+    skips: FloatArray | None  # None: whether the update was skipped is not told
 
 
 def _parts(rows: FloatArray, blocks: Sequence[BlockShape]) -> list[_Part]:
@@ -96,7 +98,7 @@ def _parts(rows: FloatArray, blocks: Sequence[BlockShape]) -> list[_Part]:
     for shape in blocks:
         block = rows[:, start : start + shape.width]
         ran = block[:, 0] == rows[:, 0]
-        numbers = block[:, BLOCK_HEAD:]
+        numbers = block[:, BLOCK_HEAD : shape.width - shape.tells_skip]
         details = numbers if shape.details is None else _details(rows, ran, numbers, shape.details)
         count, extras = len(shape.places), len(EXTRAS)
         parts.append(
@@ -109,6 +111,7 @@ def _parts(rows: FloatArray, blocks: Sequence[BlockShape]) -> list[_Part]:
                 half_sums=numbers if details is None else details[:, extras : extras + count],
                 extras=None if details is None else details[:, :extras],
                 counts=None if details is None else details[:, extras + count :],
+                skips=block[:, -1] if shape.tells_skip else None,
             )
         )
         start += shape.width
@@ -192,8 +195,10 @@ def _add_by_layer(sums: FloatArray, values: FloatArray, shape: BlockShape, group
 def _optimizer_columns(part: _Part, columns: dict[str, Cells]) -> None:
     if part.shape.scaling:
         columns["loss_scale"] = _cells(part.scale, part.ran)
-    if part.shape.scaling == "dynamic":  # the scaler skips an update exactly when an element is not finite
+    if part.shape.scaling == "dynamic":  # else than told: exactly when an element is not finite
         is_skipped = np.zeros(len(part.ran)) if part.counts is None else part.counts.sum(1)
+        if part.skips is not None:
+            is_skipped = part.skips
         columns["skipped"] = _cells((is_skipped > 0).astype(np.uint8), part.ran)
     if part.shape.has_rate:
         columns["learning_rate"] = _cells(part.rate, part.ran)

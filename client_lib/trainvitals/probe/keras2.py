@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from trainvitals.probe.kinds import inner_of, is_a
 from trainvitals.probe.late import LateProbe
-from trainvitals.probe.step import StepTrace
+from trainvitals.probe.step import Trace
 from trainvitals.probe.taps import attribute
 from trainvitals.probe.types import Model, Optimizer, Value
 
@@ -49,7 +49,7 @@ class OldProbe(LateProbe):
         setattr(train_step, _ARTIFACT, {})
         return train_step
 
-    def _hook_optimizer(self, stack: ExitStack, trace: StepTrace, optimizer: Optimizer) -> None:
+    def _hook_optimizer(self, stack: ExitStack, trace: Trace, optimizer: Optimizer) -> None:
         apply_gradients = optimizer.apply_gradients
 
         def hooked(grads_and_vars: Value, *args: Value, **kwargs: Value) -> Value:
@@ -69,7 +69,7 @@ class OldProbe(LateProbe):
             self._hook_loss(stack, trace, optimizer, name, source)
 
     def _hook_loss(
-        self, stack: ExitStack, trace: StepTrace, optimizer: Optimizer, name: str, source: str
+        self, stack: ExitStack, trace: Trace, optimizer: Optimizer, name: str, source: str
     ) -> None:
         original = getattr(optimizer, name)
 
@@ -97,7 +97,7 @@ class OldProbe(LateProbe):
         if self._is_unscaled and not is_scaled:
             self._tell("train_step never called optimizer.get_scaled_loss, yet it divides by the loss scale.")
 
-    def _hook_losses(self, stack: ExitStack, trace: StepTrace) -> None:
+    def _hook_losses(self, stack: ExitStack, trace: Trace) -> None:
         super()._hook_losses(stack, trace)
         for metric in self._model.metrics:
             if metric.name == "loss" and is_a(metric, "Mean"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -22,10 +22,11 @@ from trainvitals.probe.decode import BlockShape, Decoded, decode
 from trainvitals.probe.layers import Groups, group_variables
 from trainvitals.probe.operations import OWN_SCOPE
 from trainvitals.probe.optimizers import optimizers_of
+from trainvitals.probe.replicas import Replicas, plain_variables
 from trainvitals.probe.ring import Ring, capacity_for
 from trainvitals.probe.row import details_width
 from trainvitals.probe.saving import Watch, watched_saves
-from trainvitals.probe.step import RowShape, StepTrace
+from trainvitals.probe.step import RowShape, StepTrace, Trace
 from trainvitals.probe.taps import attribute
 from trainvitals.probe.types import Model, Optimizer, Tensor, Value
 from trainvitals.response import Policy
@@ -51,6 +52,7 @@ class Probe:
         self.capture: Recorder | None = None  # of failing steps
         self.brake: Brake | None = None  # keeps their updates out
         self._model: Value = None
+        self._replicas: Replicas | None = None  # where several train together
         self._counter: Value = None
         self._slots: dict[object, Any] = {}
         self._rings: dict[object, tuple[RowShape, Ring, list[BlockShape]]] = {}
@@ -88,6 +90,8 @@ class Probe:
             self.capture.begin(step)
         if self.brake is not None:
             self.brake.begin()
+        if self._replicas is not None:
+            self._replicas.begin()
         for ring in [*(ring for _, ring, _ in self._rings.values()), *self._details.values()]:
             ring.clear()
 
@@ -124,7 +128,9 @@ class Probe:
     def _forget(self, model: Model) -> None:
         self._model = model
         self.optimizer = model.optimizer
-        self._counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="trainvitals_step")
+        self._replicas = Replicas(model) if model.distribute_strategy.num_replicas_in_sync > 1 else None
+        with self._variables_of_ours():
+            self._counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="trainvitals_step")
         self._slots, self._rings, self._details, self._variables = {}, {}, {}, []
         widest = details_width(len(model.trainable_variables))
         self._capacity = capacity_for(int(model.steps_per_execution), widest)
@@ -132,8 +138,6 @@ class Probe:
         self.operations = {}
         self.capture = capture_of(model) if self._captures else None
         self.brake = None if self._policy == "continue" else Brake(model, stops=self._policy == "stop")
-        if model.distribute_strategy.num_replicas_in_sync > 1:
-            self._ring(RowShape((), has_loss=False))  # made here: a replica would make one for each replica
 
     def _trace(self, model: Model) -> Callable[..., Any]:
         original = model.train_step
@@ -151,8 +155,8 @@ class Probe:
     def _train_step(self, original: Callable[[Any], Any], data: Value) -> Value:
         if self._is_broken and self.brake is None:
             return original(data)
-        if self._model.distribute_strategy.num_replicas_in_sync > 1:
-            return self._replica_step(original, data)
+        if self._replicas is not None:
+            return self._replica_step(original, data, self._replicas)
         trace = StepTrace(
             data,
             self._counter,
@@ -175,31 +179,43 @@ class Probe:
             self._emit(trace, result)
         return returned
 
-    def _replica_step(self, original: Callable[[Any], Any], data: Value) -> Value:
-        """Count the step once for all replicas: each sees its own part of the loss and of the gradients."""
-        result = original(data)
+    def _replica_step(self, original: Callable[[Any], Any], data: Value, replicas: Replicas) -> Value:
+        """Let a replica note its part; the last one writes the row of all."""
+        is_known = False
         with self._guard():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            self._tell("Several replicas train together: steps count, losses and gradients are missing.")
-            if tf.get_static_value(replica) == 0:
-                trace = StepTrace((), self._counter, self._slot, self._details_ring)
-                shape, row, _ = trace.finish(None)
-                self._ring(shape).write(trace.number, row)
-                self._counter.assign_add(1)
+            is_known = replicas.enter(data)
+        if not is_known:
+            self._tell("The replicas of this strategy cannot be told apart: nothing is measured.")
+            return original(data)
+        with replicas.hooked(self._hooks):
+            result = original(data)
+        with self._guard():
+            joined = replicas.finish(result, self._counter)
+            if joined is not None:
+                shape, number, row, source = joined
+                with tf.device(None):  # instead of that of the last replica
+                    self._write(shape, number, row, source, replicas)
+                if self._captures:
+                    self._tell("Several replicas train together: a failing step is not run again.")
         return result
 
     def _emit(self, trace: StepTrace, result: Value) -> None:
         shape, row, source = trace.finish(result)
+        self._write(shape, trace.number, row, source, trace)
+
+    def _write(
+        self, shape: RowShape, number: Tensor, row: Tensor, source: str, trace: StepTrace | Replicas
+    ) -> None:
         if trace.operations and not self.operations:
             self.operations = trace.operations
             self.layout_changed = True
         ring = self._ring(shape)
         with tf.name_scope(OWN_SCOPE):
-            ring.write(trace.number, row)
+            ring.write(number, row)
             self._counter.assign_add(1)
         self._remark(shape, source, trace)
 
-    def _remark(self, shape: RowShape, source: str, trace: StepTrace) -> None:
+    def _remark(self, shape: RowShape, source: str, trace: StepTrace | Replicas) -> None:
         if not source:
             self._tell("No raw loss was found in this train_step: it is missing, not zero.")
         if not shape.blocks:
@@ -229,11 +245,16 @@ class Probe:
                     block.has_rate,
                     None if block.is_whole else [(part, ring.rows) for part, ring in block.details],
                     block.is_unscaled,
+                    block.tells_skip,
                 )
                 for block in shape.blocks
             ]
-            self._rings[shape.key] = (shape, Ring(shape.width, self.capacity), blocks)
+            with self._variables_of_ours():
+                self._rings[shape.key] = (shape, Ring(shape.width, self.capacity), blocks)
         return self._rings[shape.key][1]
+
+    def _variables_of_ours(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._replicas is None else plain_variables()
 
     def _grow_layout(self, shape: RowShape) -> None:
         seen = {id(variable) for variable in self._variables}
@@ -257,7 +278,7 @@ class Probe:
         return self._details[key, width]
 
     @contextmanager
-    def _hooks(self, trace: StepTrace) -> Iterator[None]:
+    def _hooks(self, trace: Trace) -> Iterator[None]:
         with ExitStack() as stack:
             with self._guard():
                 for optimizer in optimizers_of(self._model):
@@ -265,7 +286,7 @@ class Probe:
                 self._hook_losses(stack, trace)
             yield
 
-    def _hook_optimizer(self, stack: ExitStack, trace: StepTrace, optimizer: Optimizer) -> None:
+    def _hook_optimizer(self, stack: ExitStack, trace: Trace, optimizer: Optimizer) -> None:
         apply, scale_loss = optimizer.apply, optimizer.scale_loss
         source = "scale_loss" if optimizer is self._model.optimizer else "scale_loss of another optimizer"
 
@@ -292,7 +313,7 @@ class Probe:
         stack.enter_context(attribute(optimizer, "apply", hooked_apply))
         stack.enter_context(attribute(optimizer, "scale_loss", hooked_scale_loss))
 
-    def _hook_losses(self, stack: ExitStack, trace: StepTrace) -> None:
+    def _hook_losses(self, stack: ExitStack, trace: Trace) -> None:
         compute_loss = self._model.compute_loss
 
         def hooked_compute_loss(*args: Value, **kwargs: Value) -> Value:
@@ -306,7 +327,7 @@ class Probe:
             if metric.name == "loss" and isinstance(metric, keras.metrics.Mean):
                 self._hook_metric(stack, trace, metric)
 
-    def _hook_metric(self, stack: ExitStack, trace: StepTrace, metric: Value) -> None:
+    def _hook_metric(self, stack: ExitStack, trace: Trace, metric: Value) -> None:
         update_state = metric.update_state
 
         def hooked_update_state(values: Value, *args: Value, **kwargs: Value) -> Value:

@@ -7,7 +7,7 @@ everything that costs a second pass over memory is for the steps in which a numb
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -83,6 +83,12 @@ def has_bad(details: Tensor, count: int, others: Sequence[Tensor] = ()) -> Tenso
 
 def _overflows(halves: Sequence[Tensor]) -> Tensor:
     return tf.logical_not(tf.math.is_finite(tf.reduce_sum(stacked(halves))))
+
+
+def has_nonfinite(gradients: Sequence[Any]) -> Tensor:
+    """Return `[1]`: 1.0 where an element of the gradients is not finite, else 0.0."""
+    bad = tf.add_n([_count_nonfinite(getattr(one, "values", one)) for one in gradients])
+    return _f64(bad > 0.0)[tf.newaxis]
 
 
 def details_in_one_pass(gradients: Sequence[Tensor], loss: Tensor | None, data: Data) -> Tensor:

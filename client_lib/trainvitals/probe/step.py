@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import keras
 import numpy as np
@@ -46,12 +46,13 @@ class Block:
     is_whole: bool  # the details are in every row
     is_unscaled: bool  # the gradients, when `apply` gets them
     details: tuple[tuple[slice, Any], ...] = field(default=(), compare=False)  # else: the rings of its parts
+    tells_skip: bool = False  # the last number says whether the scaler skips the update
 
     @property
     def width(self) -> int:
         """Return how many numbers the block takes in a row."""
         count = len(self.variables)
-        return BLOCK_HEAD + (details_width(count) if self.is_whole else count)
+        return BLOCK_HEAD + (details_width(count) if self.is_whole else count) + self.tells_skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,26 @@ class RowShape:
                 block.has_rate,
                 block.is_whole,
                 block.is_unscaled,
+                block.tells_skip,
             )
             for block in self.blocks
         )
         return blocks, self.has_loss
+
+
+class Trace(Protocol):
+    """Who takes the notes of a step, of one replica or of the only one; the hooks tell it."""
+
+    def known_loss(self) -> Tensor | None:
+        """Return the raw loss as far as it is known by now and within reach."""
+
+    def note_loss(self, source: str, loss: Tensor) -> None:
+        """Remember the loss that `source` was given."""
+
+    def note_apply(
+        self, optimizer: Optimizer, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> list[Any]:
+        """Measure what `apply` is to be given; return what to give it."""
 
 
 @dataclass(slots=True)
@@ -201,7 +218,7 @@ class StepTrace:
         if loss is not None:
             loss = None if isinstance(loss, tf.Variable) else self._watched(loss)
         gradients = [measure.dense(gradient, self.use_xla) for gradient in measured]
-        batch = _batch_parts(self.data) if is_inside else (None, None)
+        batch = batch_parts(self.data) if is_inside else (None, None)
         keep = self._keeping(loss, block, start)
         if self.use_xla:
             weights = [inside(variable) for variable in block.variables]
@@ -254,11 +271,11 @@ class StepTrace:
 
     def _loss_pieces(self, source: str) -> _Pieces:
         if not source:
-            return [[self.step, self.step, _f64(0.0), _batch_size(self.data)]]
+            return [[self.step, self.step, _f64(0.0), batch_size(self.data)]]
         loss = self.losses[source]
         if isinstance(loss, tf.Variable):
-            return [[self.step], tf.convert_to_tensor(loss), [_batch_size(self.data)]]
-        return [[self.step, self.step, _scalar(source, loss), _batch_size(self.data)]]
+            return [[self.step], tf.convert_to_tensor(loss), [batch_size(self.data)]]
+        return [[self.step, self.step, _scalar(source, loss), batch_size(self.data)]]
 
 
 def _part_of(block: Block, part: slice) -> Part:
@@ -325,7 +342,7 @@ def _f64(value: Value) -> Tensor:
     return tf.cast(value, tf.float64)
 
 
-def _batch_size(data: Value) -> Tensor:
+def batch_size(data: Value) -> Tensor:
     """Return the length of the batch's first tensor, or 0 where it has none."""
     first = next((part for part in tf.nest.flatten(data) if getattr(part, "shape", None) is not None), None)
     if first is None or first.shape.rank in (None, 0):
@@ -334,7 +351,7 @@ def _batch_size(data: Value) -> Tensor:
     return tf.constant(float(known), tf.float64) if known is not None else _f64(tf.shape(first)[0])
 
 
-def _batch_parts(data: Value) -> tuple[list[Any], list[Any]]:
+def batch_parts(data: Value) -> tuple[list[Any], list[Any]]:
     """Return the floating point tensors of the batch: inputs and labels."""
     try:
         inputs, labels, _ = keras.utils.unpack_x_y_sample_weight(data)
