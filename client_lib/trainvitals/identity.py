@@ -5,6 +5,7 @@ Options are checked here, so that a bad one fails where it was written and not i
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import socket
@@ -20,7 +21,10 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 
 from trainvitals import wire
+from trainvitals.cluster import member_of
 from trainvitals.odd import shown
+
+_log = logging.getLogger("trainvitals")
 
 DEFAULT_URL = "http://127.0.0.1:8765"
 MAX_CONFIG_DEPTH = 8  # a dict that holds itself would have no end
@@ -41,6 +45,7 @@ class Identity:
     rank: int
     is_resumable: bool  # the user named the run: it may have begun in another process
     resume_step: int | None = None
+    world_size: int = 1  # processes that train together, as far as it is known
 
     @property
     def dashboard_url(self) -> str:
@@ -58,7 +63,7 @@ class Identity:
             name=self.name,
             tags=list(self.tags),
             rank=self.rank,
-            world_size=self.rank + 1,
+            world_size=max(self.world_size, self.rank + 1),
             resume_step=resume_step,
             started_at=now,
         )
@@ -101,12 +106,16 @@ def identify(
     rank: int | None,
     resume_step: int | None = None,
 ) -> Identity:
-    """Return the checked options. `TRAINVITALS_URL` and `TRAINVITALS_TOKEN` fill in what is not given.
+    """Return the checked options.
+
+    `TRAINVITALS_URL`, `TRAINVITALS_TOKEN` and `TRAINVITALS_RUN_ID` fill in what is not given, and `TF_CONFIG`
+    tells the rank.
 
     Raises:
         ValueError: if an option is of no use.
         TypeError: if an option is of the wrong type.
     """
+    run_id = run_id if run_id is not None else os.environ.get("TRAINVITALS_RUN_ID") or None
     for label, text in (("project", project), ("name", name), ("run_id", run_id), ("group", group)):
         _check_text(label, text)
     if run_id is not None:
@@ -121,6 +130,14 @@ def identify(
     _check_whole("resume_step", resume_step, wire.MAX_STEP)
     if config is not None and not isinstance(config, Mapping):
         raise TypeError(f"config must be a dict, not {shown(config)}")
+    member = member_of(os.environ)
+    if member is not None and member.world_size > 1 and run_id is None:
+        _log.warning(
+            "process %d of %d reports a run of its own: give all of them the same run_id=, "
+            "or set TRAINVITALS_RUN_ID",
+            member.rank,
+            member.world_size,
+        )
     return Identity(
         url=_check_url(url or os.environ.get("TRAINVITALS_URL") or DEFAULT_URL),
         token=token or os.environ.get("TRAINVITALS_TOKEN") or None,
@@ -130,9 +147,10 @@ def identify(
         group=None if group is None else wire.clip(group),
         tags=tuple(wire.clip(tag) for tag in tags),
         config=flat_scalars(config or {}),
-        rank=int(rank or 0),
+        rank=int(rank) if rank is not None else member.rank if member is not None else 0,
         is_resumable=run_id is not None,
         resume_step=None if resume_step is None else int(resume_step),
+        world_size=1 if member is None else member.world_size,
     )
 
 
