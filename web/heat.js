@@ -6,10 +6,10 @@ import { clipped, number, whole } from "./format.js";
 /** @typedef {import("./records.js").LayerSeries} LayerSeries */
 /** @typedef {import("./state.js").Range} Range */
 /**
- * Cells row by row, a row for each layer; `kind` is an index into `KINDS`; `source` is the column that a column's
+ * Cells row by row, a row for each layer; `kind` is an index into `KINDS`; `source` are the steps that a column's
  * cells were measured in.
  * @typedef {{layers: string[], range: Range, columns: number, value: Float64Array, kind: Uint8Array,
- *   source: number[]}} Grid
+ *   source: Range[]}} Grid
  * @typedef {[number, number, number]} Rgb
  * @typedef {{low: Rgb, middle: Rgb, high: Rgb, nan: Rgb, posinf: Rgb, neginf: Rgb}} HeatColors
  */
@@ -48,7 +48,7 @@ export function gridOf(series, range, maxColumns) {
     columns,
     value: new Float64Array(cells),
     kind: new Uint8Array(cells),
-    source: [...Array(columns).keys()],
+    source: [...Array(columns).keys()].map((column) => stepsOf({ range, columns }, column)),
   };
   const columnOf = (/** @type {number} */ step) => Math.floor(((step - range.from) * columns) / span);
   series.step.forEach((step, row) => {
@@ -63,21 +63,40 @@ export function gridOf(series, range, maxColumns) {
 
 /**
  * Show what was measured until the next time, in a grid of what is measured now and then.
- * @param {Grid} grid @param {number} until the step after which nothing is known @returns {Grid}
+ * @param {Grid} grid @param {LayerSeries} whole tells what was measured before the range @returns {Grid}
  */
-export function held(grid, until) {
-  const { layers, columns, kind, value, source } = grid;
+export function held(grid, whole) {
+  const { layers, columns, kind } = grid;
   const isEmpty = (/** @type {number} */ column) =>
     layers.every((_, layer) => kind[layer * columns + column] === MISSING);
-  for (let column = 1; column < columns && stepsOf(grid, column).from <= until; column++) {
-    if (!isEmpty(column)) continue;
-    source[column] = source[column - 1];
-    layers.forEach((_, layer) => {
-      const to = layer * columns + column;
-      [kind[to], value[to]] = [kind[to - 1], value[to - 1]];
-    });
-  }
+  if (isEmpty(0)) putBefore(grid, whole);
+  for (let column = 1; column < columns; column++)
+    if (isEmpty(column)) copyColumn(grid, column - 1, grid, column);
   return grid;
+}
+
+/** @param {Grid} grid @param {LayerSeries} whole puts its last row before the range into the first column */
+function putBefore(grid, whole) {
+  const isBefore = (/** @type {number} */ row) =>
+    whole.lastStep[row] < grid.range.from && whole.layers.some((_, layer) => isPresent(whole, row, layer));
+  const row = [...whole.step.keys()].findLast(isBefore);
+  if (row === undefined || whole.layers.join() !== grid.layers.join()) return;
+  const steps = { from: whole.step[row], to: whole.lastStep[row] };
+  copyColumn({ ...gridOf(whole, steps, 1), source: [steps] }, 0, grid, 0);
+}
+
+/** @param {LayerSeries} series @param {number} row @param {number} layer @returns {boolean} */
+function isPresent({ layers, value }, row, layer) {
+  return !value.present || !!value.present[row * layers.length + layer];
+}
+
+/** @param {Grid} from @param {number} column @param {Grid} to @param {number} place */
+function copyColumn(from, column, to, place) {
+  to.source[place] = from.source[column];
+  to.layers.forEach((_, layer) => {
+    const [here, there] = [layer * from.columns + column, layer * to.columns + place];
+    [to.kind[there], to.value[there]] = [from.kind[here], from.value[here]];
+  });
 }
 
 /** @param {Grid} grid @param {LayerSeries} series @param {number} row @param {number} column */
@@ -134,7 +153,7 @@ export function pixelsOf(grid, medians, colors) {
   return pixels;
 }
 
-/** @param {Grid} grid @param {number} column @returns {Range} the steps of a column */
+/** @param {Pick<Grid, "range" | "columns">} grid @param {number} column @returns {Range} the steps of a column */
 export function stepsOf({ range, columns }, column) {
   const width = (range.to - range.from + 1) / columns;
   const first = (/** @type {number} */ at) => range.from + Math.ceil(at * width - 1e-9);
@@ -147,7 +166,7 @@ export function stepsOf({ range, columns }, column) {
  */
 export function cellText(grid, medians, layer, column) {
   const at = layer * grid.columns + column;
-  const head = `${clipped(grid.layers[layer], MAX_NAME)}, ${stepsText(stepsOf(grid, grid.source[column]))}`;
+  const head = `${clipped(grid.layers[layer], MAX_NAME)}, ${stepsText(grid.source[column])}`;
   const kind = KINDS[grid.kind[at]];
   if (kind === "missing") return `${head}: missing`;
   if (kind !== "finite") return `${head}: ${KIND_WORDS[kind]}`;

@@ -17,7 +17,7 @@ import {
 } from "./heat.js";
 import { mapsOf, shownMap } from "./layermaps.js";
 import { palette } from "./palette.js";
-import { shownNorms } from "./state.js";
+import { shownNorms, shownRange } from "./state.js";
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {import("./heat.js").Grid} Grid */
@@ -83,17 +83,28 @@ export function createHeatMap(card, redraw, want, choose) {
       card.hidden = !map;
       if (!map || !isVisible) return;
       want();
-      const [series, base] = [shownNorms(state), state.norms.whole];
+      const [found, base] = [shownNorms(state), state.norms.whole];
+      const series = map.isSampled && !found?.step.length ? base : found;
       title(parts, card, map, mapsOf(state));
-      const needs = [map, series, base, state.norms.onset, state.range, theme, parts.field.clientWidth];
+      const needs = [
+        map,
+        series,
+        base,
+        state.norms.onset,
+        state.range,
+        map.isSampled && shownRange(state).to,
+        theme,
+        parts.field.clientWidth,
+      ];
       if (!series?.step.length || needs.every((need, i) => need === drawn[i])) return;
       drawn = needs;
-      const range = state.range ?? extentOf(series);
-      const found = gridOf(series, range, Math.max(1, Math.floor(parts.field.clientWidth / CELL_PX)));
-      const grid = map.isSampled ? held(found, extentOf(series).to) : found;
+      const range = map.isSampled ? shownRange(state) : (state.range ?? extentOf(series));
+      const measured = gridOf(series, range, Math.max(1, Math.floor(parts.field.clientWidth / CELL_PX)));
+      const grid = map.isSampled ? held(measured, base ?? series) : measured;
       shown = { grid, medians: mediansFor(grid.layers, base ?? series) };
       paint(parts, grid, shown.medians);
-      parts.bad.textContent = firstBadText(state.norms.onset ?? base ?? series);
+      const bad = firstBadText(state.norms.onset ?? base ?? series);
+      parts.bad.textContent = map.isSampled ? bad.replace("first", "first seen") : bad;
       parts.canvas.setAttribute("aria-label", spoken(map, grid, parts.bad.textContent));
       point(cell);
     },

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 DEFAULT_SHARE = 0.01
+FIRST_WAIT_S = 2.0  # at most: the first time may take so long because it loads what later ones find
 
 
 @dataclass(slots=True)
@@ -14,7 +16,7 @@ class Budget:
 
     share: float
     clock: Callable[[], float]
-    spent_s: float = 0.0
+    spent_s: float = field(default=0.0, init=False)
     _next: float = field(default=0.0, init=False)
 
     @property
@@ -24,9 +26,10 @@ class Budget:
 
     def pay(self, seconds: float) -> None:
         """Take note of what it cost: it may happen again once that is `share` of the time since."""
+        most = math.inf if self.spent_s else FIRST_WAIT_S
         self.spent_s += seconds
         if self.share > 0:
-            self._next = self.clock() + seconds / self.share
+            self._next = self.clock() + min(seconds / self.share, most)
 
 
 class Overhead:

@@ -26,7 +26,19 @@ def test_what_is_measured_whenever_it_is_due_takes_the_share_and_no_more(cost: f
         if budget.is_due:
             clock.now += cost
             budget.pay(cost)
-    assert 0.75 * share * clock.now < budget.spent_s <= share * clock.now + cost
+    assert 0.75 * share * clock.now < budget.spent_s <= share * clock.now + 2 * cost
+
+
+def test_the_second_time_comes_soon_for_the_first_has_loaded_things() -> None:
+    clock = Clock()
+    budget = Budget(0.01, clock)
+    due = []
+    while clock.now < 60:
+        clock.now += 0.25
+        if budget.is_due:
+            due.append(clock.now)
+            budget.pay(0.2)
+    assert due == [0.25, 2.25, 22.25, 42.25]
 
 
 def test_a_share_of_zero_is_never_due() -> None:

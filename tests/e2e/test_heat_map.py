@@ -116,6 +116,7 @@ def test_update_ratios_are_chosen_and_shown_until_the_next_measurement(
     expect(card.locator("h2")).to_have_text("Update ratio by layer")
     canvas = card.locator("canvas")
     expect(canvas).to_have_attribute("aria-label", re.compile("^Update ratio of 2 layers, steps 0 to 39;"))
+    expect(card.locator(".heat-bad")).to_have_text("first seen not finite: dense_0, step 30")
     seen = pixels(card)
     assert seen[1][9] == GAP
     assert seen[1][10] == seen[1][19] == card.evaluate(COLOR, "heat-middle")
@@ -124,6 +125,10 @@ def test_update_ratios_are_chosen_and_shown_until_the_next_measurement(
     canvas.focus()
     expect(card.locator("output")).to_have_text("dense_0, step 30: NaN")
     assert page.evaluate("location.hash") == "#layers=layer_update_ratio"
+    page.evaluate("location.hash = 'layers=layer_update_ratio&from=22&to=26'")  # between two measurements
+    card = drawn(page, "26")
+    page.keyboard.press("ArrowDown")
+    expect(card.locator("output")).to_have_text("dense_1, step 20: 0.1, 100 × its median")
 
 
 def test_new_steps_come_without_a_reload_and_a_zoom_shows_single_steps(

@@ -82,10 +82,18 @@ test("what is measured now and then is shown until the next time, and tells when
     [undefined, undefined],
     [5, undefined],
   ]);
-  const grid = held(gridOf(table, { from: 0, to: 6 }, 100), 5);
-  assert.deepEqual(cells(grid, 0), ["missing", 2, 2, 2, 5, 5, "missing"]);
+  const grid = held(gridOf(table, { from: 0, to: 6 }, 100), table);
+  assert.deepEqual(cells(grid, 0), ["missing", 2, 2, 2, 5, 5, 5]);
   assert.deepEqual(cells(grid, 1), [1, 3, 3, 3, "missing", "missing", "missing"]);
   assert.equal(cellText(grid, [2, 3], 0, 3), "layer_0, step 1: 2, 1 × its median");
+});
+
+test("a zoom between two measurements shows the one before it", () => {
+  const table = series([[2], [undefined], [7]], { step: [0, 10, 20], lastStep: [9, 19, 20] });
+  const grid = held(gridOf(table, { from: 12, to: 15 }, 100), table);
+  assert.deepEqual(cells(grid, 0), [2, 2, 2, 2]);
+  assert.equal(cellText(grid, [NaN], 0, 1), "layer_0, steps 0 to 9: 2");
+  assert.deepEqual(cells(held(gridOf(table, { from: 19, to: 21 }, 100), table), 0), [2, 7, 7]);
 });
 
 test("a run is shown by the series that it has, the chosen one first", () => {
