@@ -21,6 +21,7 @@ from trainvitals_server.remedies import fix_of, snippet_of
 from trainvitals_server.scaler_causes import misused, never_unscaled
 from trainvitals_server.stuck_causes import STUCK_RULES
 from trainvitals_server.suspects import LOSS, suspects_of
+from trainvitals_server.updates import large_update
 
 MAX_CAUSES = 4
 TINY_EPSILON = 1e-7  # Keras' default; the trouble begins where sqrt(v) comes near it
@@ -175,6 +176,7 @@ def _first_step(case: Case) -> Iterator[Guess]:
                 f"it fails after {counted(int(before), 'update')}, and the loss was finite before the first"
             ]
             said += [f"the learning rate was {rate:.3g}"] if rate is not None else []
+            said += large_update(case)
             yield Guess("learning_rate_too_high", 0.6, said)
             yield Guess("initialisation", 0.3, ["it fails in the first steps"], ["the first loss was finite"])
         else:
@@ -193,6 +195,7 @@ def _growth(case: Case) -> Iterator[Guess]:
         said.append(f"the learning rate was {rate.last:.3g}")
     if rate.raised_step is not None and 0 <= case.incident.onset_step - rate.raised_step <= RECENT_STEPS:
         said.append(f"it was raised from {rate.raised_from:.3g} at step {rate.raised_step}")
+    said += large_update(case)
     if rate.last is not None and rate.highest is not None and rate.last < rate.highest / 10:
         doubts.append(f"the rate has been higher before ({rate.highest:.3g})")
     if case.rose_at_once:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from trainvitals_server.case import Case, Guess
 from trainvitals_server.piling import pile_of
+from trainvitals_server.updates import large_update, tiny_update
 
 ADAPTIVE = ("Adam", "AdamW", "Nadam", "Adamax", "RMSprop", "Adagrad", "Lamb", "Lion")
 TOO_LITTLE = 0.1  # of the noise: nobody could see such a fall
@@ -42,7 +43,7 @@ def _too_low(case: Case) -> Iterator[Guess]:
     if not isinstance(rate, float) or not isinstance(noise, float) or not isinstance(level, float):
         yield Guess("learning_rate_too_low", 0.4, [], ["the learning rate is not known"])
         return
-    said = [f"the learning rate is {rate:.3g}"]
+    said = [f"the learning rate is {rate:.3g}", *tiny_update(case)]
     reach = _possible_fall(case, rate)
     if reach is None:
         yield Guess("learning_rate_too_low", 0.7 if rate < TINY_RATE else 0.3, said)
@@ -52,7 +53,9 @@ def _too_low(case: Case) -> Iterator[Guess]:
     could = f"with gradient norms of about {norm:.2g}, {could}"
     if reach < TOO_LITTLE * max(noise, LEAST_SHARE * abs(level)):
         low = f"the learning rate of {rate:.3g} is so low that the weights hardly move"
-        yield Guess("learning_rate_too_low", 0.92, [low, f"{could}; it varies by {noise:.2g} anyway"])
+        yield Guess(
+            "learning_rate_too_low", 0.92, [low, f"{could}; it varies by {noise:.2g} anyway", *said[1:]]
+        )
     else:
         yield Guess("learning_rate_too_low", 0.2, said, [f"{could}, and they did not"])
 
@@ -95,6 +98,7 @@ def oscillation(case: Case) -> Iterator[Guess]:
         return
     rate = case.context.rates.last
     known = [f"the learning rate is {rate:.3g}"] if rate is not None else []
+    known += large_update(case)
     if case.facts.get("alternates"):
         said = ["up in one row and down in the next is how steps overshoot a minimum"]
         yield Guess("learning_rate_too_high", 0.85, [*said, *known])

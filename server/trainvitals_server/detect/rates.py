@@ -1,4 +1,4 @@
-"""The learning rate's history, as far as a diagnosis asks for it. Finds nothing by itself."""
+"""The history of learning rate and updates, as far as a diagnosis asks for it. Finds nothing by itself."""
 
 from __future__ import annotations
 
@@ -13,26 +13,39 @@ RAISE_FACTOR = 1.05  # smaller steps up are a schedule's rounding
 
 
 class RateSummary(msgspec.Struct, frozen=True):
-    """First, last and highest learning rate, and the last step at which it was raised."""
+    """First, last and highest learning rate, and the last step at which it was raised.
+
+    `update` is the largest ratio of a layer's update to its weights when that was last measured.
+    """
 
     first: float | None = None
     last: float | None = None
     highest: float | None = None
     raised_step: int | None = None
     raised_from: float | None = None
+    update: float | None = None
+    update_step: int | None = None
+    update_layer: str = ""
 
 
 class RateFold(msgspec.Struct):
-    """Folds `learning_rate`."""
+    """Folds `learning_rate` and `layer_update_ratio`."""
 
     first: float | None = None
     last: float | None = None
     highest: float | None = None
     raised_step: int | None = None
     raised_from: float | None = None
+    update: float | None = None
+    update_step: int | None = None
+    update_layer: str = ""
 
     def feed(self, batch: Batch) -> None:
         """Take the rows of `batch`."""
+        self._feed_rates(batch)
+        self._feed_updates(batch)
+
+    def _feed_rates(self, batch: Batch) -> None:
         series = batch.columns.get("learning_rate")
         if series is None:
             return
@@ -51,4 +64,21 @@ class RateFold(msgspec.Struct):
 
     def summary(self) -> RateSummary:
         """Return what is known so far."""
-        return RateSummary(self.first, self.last, self.highest, self.raised_step, self.raised_from)
+        return RateSummary(
+            self.first, self.last, self.highest, self.raised_step, self.raised_from,
+            self.update, self.update_step, self.update_layer,
+        )  # fmt: skip
+
+    def _feed_updates(self, batch: Batch) -> None:
+        series = batch.layer_columns.get("layer_update_ratio")
+        if series is None or not batch.layers:
+            return
+        usable = series.present & np.isfinite(series.values)
+        rows = np.flatnonzero(usable.any(1))
+        if not len(rows):
+            return
+        row = rows[-1]
+        ratios = np.where(usable[row], series.values[row], -1.0)
+        place = int(ratios.argmax())
+        self.update, self.update_step = float(ratios[place]), int(batch.steps[row])
+        self.update_layer = batch.layers[place].name
