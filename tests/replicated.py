@@ -89,7 +89,7 @@ def eager(model: keras.Model, optimizer: Value, x: Array, y: Array, epochs: int)
             loss = tf.reduce_sum(squares * weights.astype("float32"))
             whole = optimizer.scale_loss(loss)
         gradients = tape.gradient(whole, model.trainable_variables)
-        scale = float(getattr(optimizer, "dynamic_scale", 1.0))
+        scale = float(np.asarray(getattr(optimizer, "dynamic_scale", 1.0)))
         optimizer.apply(gradients, model.trainable_variables)
         norms = [float(np.linalg.norm(np.asarray(tf.cast(one, tf.float64)))) / scale for one in gradients]
         row = {"hidden": math.hypot(*norms[:2]), "head": math.hypot(*norms[2:])}

@@ -25,6 +25,7 @@ from trainvitals.odd import as_number
 from trainvitals.probe.decode import Decoded
 from trainvitals.probe.environment import describe
 from trainvitals.probe.keras3 import Probe
+from trainvitals.probe.kinds import steps_per_execution_of
 from trainvitals.probe.optimizers import scaling_of, updates_of
 from trainvitals.probe.types import Model, Value
 from trainvitals.probe.weights import Weights
@@ -96,7 +97,7 @@ class Fit:
         self._overhead = Overhead(time.perf_counter())
         capture = self._probe.capture
         self._source = None if capture is None else ModelSource(model, capture)
-        self._limit = max(1, self._probe.capacity // 2 // int(model.steps_per_execution))
+        self._limit = max(1, self._probe.capacity // 2 // steps_per_execution_of(model))
         self._executions, self._logs, self._fastest_s = [], {}, None
         self._halt.begin()
         self._autopsy.begin()
@@ -201,7 +202,7 @@ class Fit:
             return
         counted = seconds[1:] if self._fastest_s is None else seconds
         self._fastest_s = min([self._fastest_s or math.inf, *counted])
-        size = max(int(self._model.steps_per_execution), 1)
+        size = steps_per_execution_of(self._model)
         step_s = 0.0 if math.isinf(self._fastest_s) else self._fastest_s / size
         if self._autopsy.look(pieces, self._source, step_s):
             self._clock = time.perf_counter()
@@ -337,7 +338,7 @@ class Fit:
         """Return when each row's execution ended and how long a step took; only the last may be short."""
         if not executions:
             return np.full(count, now), np.zeros(count)
-        size = max(int(self._model.steps_per_execution), 1)
+        size = steps_per_execution_of(self._model)
         table = np.array(executions)
         place = np.minimum(np.arange(count) // size, len(table) - 1)
         steps = np.bincount(place, minlength=len(table))

@@ -60,14 +60,15 @@ class HealthReporter(_Callback):
         project: The group of runs that this one belongs to.
         name: What the run is called on the page.
         run_id: Give the id of an earlier run to go on with it, at the step that its restored optimizer has
-            reached; else a new one.
+            reached, or the same to all processes that train one model; else `TRAINVITALS_RUN_ID`, or a new
+            one.
         token: What the server asks for; else `TRAINVITALS_TOKEN`.
         tags: Words to find the run by.
         config: Settings of yours to show with the run.
         group: A name that several runs share, such as one search over learning rates.
         on_incident: Called with each `IncidentNotice`, in a thread of its own.
         spool_dir: Where to keep what the server has not taken yet.
-        rank: The number of this process among those that train together.
+        rank: The number of this process among those that train together; else what `TF_CONFIG` says.
         resume_step: The global step with which this process begins. Needed only where an earlier run is gone
             on with and the optimizer's `iterations` do not tell.
         console: Print where the run is, one line at the onset of an incident and one at its end, and a stop

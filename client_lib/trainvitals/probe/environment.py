@@ -11,7 +11,7 @@ from typing import Any
 
 from trainvitals import wire
 from trainvitals.identity import as_scalar, base_versions, flat_scalars, program_facts
-from trainvitals.probe.kinds import inner_of, is_a, scaling_of
+from trainvitals.probe.kinds import inner_of, is_a, scaling_of, steps_per_execution_of
 from trainvitals.probe.types import Model, Optimizer, Tensor
 
 FRAMEWORKS = ("keras", "tf_keras", "tensorflow", "jax", "torch")
@@ -34,7 +34,7 @@ def describe(
         loss=wire.clip(describe_loss(model.loss)),
         loss_scaling=bool(scaling_of(optimizer)),
         jit_compile=bool(model.jit_compile),
-        steps_per_execution=int(model.steps_per_execution or 1),
+        steps_per_execution=steps_per_execution_of(model),
         run_eagerly=bool(model.run_eagerly),
         strategy=_strategy_name(model),
         device=device(),

@@ -19,6 +19,7 @@ from trainvitals.probe.brake import Brake
 from trainvitals.probe.capture import Recorder
 from trainvitals.probe.compiled import capture_of, fed
 from trainvitals.probe.decode import BlockShape, Decoded, decode
+from trainvitals.probe.kinds import steps_per_execution_of
 from trainvitals.probe.layers import Groups, group_variables
 from trainvitals.probe.operations import OWN_SCOPE
 from trainvitals.probe.optimizers import optimizers_of
@@ -133,7 +134,7 @@ class Probe:
             self._counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="trainvitals_step")
         self._slots, self._rings, self._details, self._variables = {}, {}, {}, []
         widest = details_width(len(model.trainable_variables))
-        self._capacity = capacity_for(int(model.steps_per_execution), widest)
+        self._capacity = capacity_for(steps_per_execution_of(model), widest)
         self._is_broken = False
         self.operations = {}
         self.capture = capture_of(model) if self._captures else None

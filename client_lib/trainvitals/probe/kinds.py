@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from trainvitals.probe.types import Optimizer, Value
+from trainvitals.probe.types import Model, Optimizer, Value
 
 Family: TypeAlias = Literal["keras", "tf_keras", ""]  # Keras 3, Keras 2, or none of them
 
@@ -40,3 +40,9 @@ def takes_unscaled(optimizer: Optimizer) -> bool:
 def inner_of(optimizer: Optimizer) -> Value:
     """Return the optimizer below a loss scaler."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def steps_per_execution_of(model: Model) -> int:
+    """Return how many steps one call of the train function takes; `tf_keras` keeps it in a variable."""
+    steps = model.steps_per_execution
+    return max(int(steps.numpy() if hasattr(steps, "numpy") else steps or 1), 1)

@@ -20,6 +20,7 @@ from trainvitals.budget import DEFAULT_SHARE, Budget
 from trainvitals.probe.capture import current
 from trainvitals.probe.compiled import MEMORY_SHARE, device_memory, size_of
 from trainvitals.probe.decode import Decoded
+from trainvitals.probe.kinds import steps_per_execution_of
 from trainvitals.probe.layers import Groups
 from trainvitals.probe.optimizers import inner_of, optimizers_of
 from trainvitals.probe.row import SMALLEST_SAFE_SUM
@@ -76,7 +77,7 @@ class Weights:
         try:
             values = [current(one) for one in variables]
             norms = norms_of(values)
-            is_held = int(self._model.steps_per_execution) == 1 and self._may_hold(variables)
+            is_held = steps_per_execution_of(self._model) == 1 and self._may_hold(variables)
             self._before = _Before(
                 Measured(step, groups, norms, _counts(values, norms)),
                 values if is_held else [],
