@@ -63,7 +63,7 @@ def _check(environment: Environment, url: str, folder: Path) -> Outcome:
     sys.stderr.write(f"--- {environment.name}\n")
     sys.stderr.flush()
     report = folder / f"{environment.name}.txt"
-    command = [str(python), "-m", "pytest", "-q", "-c", str(HERE / "pytest.ini"), environment.tests]
+    command = [str(python), "-m", "pytest", "-q", "-c", str(HERE / "pytest.ini"), *environment.tests]
     environ = _environ(environment, url, folder)
     with report.open("w") as file:
         done = subprocess.run(

@@ -16,7 +16,7 @@ class Environment:
     requirements: tuple[str, ...]
     keras: str  # the module that trains: keras or tf_keras
     backend: str = "tensorflow"
-    tests: str = "test_training.py"
+    tests: tuple[str, ...] = ("test_training.py", "test_replicas.py")
 
 
 _OLDEST = ("tensorflow==2.16.*", "keras==3.3.*", "tf_keras==2.16.*")
@@ -27,5 +27,5 @@ ENVIRONMENTS = (
     Environment("newest", "newest", _NEWEST, "keras"),
     Environment("tf_keras oldest", "oldest", _OLDEST, "tf_keras"),
     Environment("tf_keras newest", "newest", _NEWEST, "tf_keras"),
-    Environment("jax", "jax", ("keras", "jax"), "keras", "jax", "test_other_backend.py"),
+    Environment("jax", "jax", ("keras", "jax"), "keras", "jax", ("test_other_backend.py",)),
 )
