@@ -33,7 +33,7 @@ let plotly = null;
 let live = null;
 /** @type {number | null} */
 let cursor = null;
-let [isScheduled, nextDraw] = [false, 0];
+let [isScheduled, isAsked, nextDraw] = [false, false, 0];
 
 const loader = createLoader({
   state: () => state,
@@ -64,6 +64,7 @@ function dispatchFromCard(action) {
 }
 
 function schedule() {
+  isAsked = true; // also while a drawing is under way, which may be past what has just come into view
   if (isScheduled) return;
   isScheduled = true;
   const wait = Math.max(0, nextDraw - performance.now());
@@ -79,13 +80,14 @@ const heatMap = createHeatMap(
 const buildCharts = chartBuilder(byId("charts"), byId("more-charts"), dispatch, schedule);
 
 async function draw() {
+  isAsked = false;
   try {
     const work = await show();
     nextDraw = performance.now() + Math.max(DRAW_EVERY_MS, work * REST_FOR_WORK);
   } finally {
     isScheduled = false;
   }
-  if (state !== drawn) schedule();
+  if (isAsked || state !== drawn) schedule();
 }
 
 /** @returns {Promise<number>} milliseconds of work on the charts */
