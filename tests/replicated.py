@@ -220,6 +220,35 @@ def two_optimizers(*, is_eager: bool) -> dict[str, Any]:
     return {"told": told(sent, ("hidden", "head", "table")), "oracle": steps, "same": [same(*weights)]}
 
 
+class FailsOnce(keras.Sequential):  # type: ignore[misc]
+    """Its second replica raises when it is traced for the first time."""
+
+    has_failed = False
+
+    def train_step(self, data: Value) -> dict[str, Value]:
+        """Raise after the step."""
+        logs: dict[str, Value] = super().train_step(data)
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        if not self.has_failed and tf.get_static_value(replica) == 1:
+            self.has_failed = True
+            raise Failure
+        return logs
+
+
+def one_replica_raises() -> dict[str, Any]:
+    """An exception of the user's in one replica, and a `fit` after it."""
+    x, y = batch(2 * SIZE)
+    reporter, sent = reporting()
+    model = built(adam, lambda: FailsOnce(small_model().layers))
+    with suppress(Failure):
+        fit(model, x, y, reporter, epochs=1)
+    hooked = {"apply", "scale_loss"} & {*vars(model.optimizer)} | {"compute_loss"} & {*vars(model)}
+    model.make_train_function(force=True)
+    fit(model, x, y, reporter, epochs=1)
+    oracle = eager(small_model(), adam(), x, y, 1)
+    return {"hooked": sorted(hooked), "losses": sent.values("loss"), "oracle": oracle}
+
+
 def inside_the_scope() -> dict[str, Any]:
     """The `fit` itself within `strategy.scope()`."""
     x, y = batch(2 * SIZE)
@@ -245,6 +274,7 @@ def main(path: str) -> None:
         "two_optimizers": two_optimizers(is_eager=False),
         "eager": two_optimizers(is_eager=True),
         "scope": inside_the_scope(),
+        "raises": one_replica_raises(),
     }
     Path(path).write_text(json.dumps(answers))
 

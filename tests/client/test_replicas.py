@@ -104,6 +104,12 @@ def test_a_fit_within_the_scope_of_the_strategy_is_measured_too(answers: Answers
     assert_equals_the_oracle(answers["scope"])
 
 
+def test_an_exception_in_one_replica_leaves_nothing_behind(answers: Answers) -> None:
+    answer = answers["raises"]
+    assert answer["hooked"] == []
+    np.testing.assert_allclose(answer["losses"], [row["loss"] for row in answer["oracle"]], rtol=ROUNDING)
+
+
 def test_what_is_not_done_with_replicas_is_said_once(answers: Answers) -> None:
     assert answers["plain"]["told"]["messages"] == [
         "Several replicas train together: a failing step is not run again."
