@@ -275,6 +275,30 @@ def test_a_norm_keeps_its_range(make: Callable[[], Value]) -> None:
     np.testing.assert_allclose(norms, np.array([np.linalg.norm(values), 2.0]), rtol=1e-6)
 
 
+def test_a_measurement_waits_for_its_row_and_a_layer_without_gradient_has_no_ratio() -> None:
+    model = small_model()
+    variables = model.trainable_variables
+    groups = group_variables(variables, model)
+    weights, columns = Weights(OFTEN), dict[str, Cells]()
+    strategy = SimpleNamespace(num_replicas_in_sync=1)
+    weights.begin(SimpleNamespace(distribute_strategy=strategy, steps_per_execution=1, optimizer=None))
+    weights.note_before(7, variables, groups)
+    variables[0].assign(1.5 * variables[0])
+    weights.note_after()
+    assert weights.add_to(columns, Decoded(np.arange(5), {}, {}), groups) == {}
+    gradients = (np.ones((3, 2)), np.array([[True, True], [True, False], [True, True]]))
+    layers = weights.add_to(columns, Decoded(np.arange(6, 9), {}, {"layer_grad_norm": gradients}), groups)
+    _, has_norm = layers["layer_weight_norm"]
+    ratios, has_ratio = layers["layer_update_ratio"]
+    assert has_norm is not None
+    assert has_norm.tolist() == [[False, False], [True, True], [False, False]]
+    assert has_ratio is not None
+    assert has_ratio.tolist() == [[False, False], [True, False], [False, False]]
+    np.testing.assert_allclose(ratios[1, 0], np.float64(0.5), rtol=1e-6)  # the bias is 0
+    assert columns["weight_nonfinite"][1] is not None
+    assert weights.add_to({}, Decoded(np.arange(7, 9), {}, {}), groups) == {}, "it is told once"
+
+
 def test_several_replicas_are_left_alone() -> None:
     """Each holds a copy of every weight, and none of them is the weight."""
     weights, rows = Weights(OFTEN), Decoded(np.arange(1), {}, {})
