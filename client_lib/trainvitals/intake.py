@@ -29,10 +29,14 @@ Draft = Rows | wire.Layout | wire.Event | wire.Bye | wire.Gap  # messages get th
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """Somebody waits until everything is on the server; `result` says so, or that it will take longer."""
+    """Somebody waits until everything is on the server; `result` says so, or that it will take longer.
+
+    Who `listens` also waits a moment for what the server has to say of it.
+    """
 
     result: bool | None = None
     tries: int | None = None
+    listens: bool = False
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from trainvitals.rows import Cells, Rows
 from trainvitals.session import Session
 from trainvitals.ticks import Metrics, Ticks
 
-READ_EVERY_S = 0.05
+READ_EVERY_S = 0.1
 READ_SHARE = 0.01
 MAX_FAILED_STEPS = 20  # in a row: then it is no odd step, and each try costs time
 
@@ -29,7 +29,9 @@ class LoopRows:
         self.probe = LoopProbe()
         self.observed = Observed(self.probe.layout)
         self.is_one_a_call = True  # each call of `step` came after one row, as far as was read
-        self.step_s = 0.0  # the fastest step of the last read
+        self.step_s = 0.0  # the fastest step of the last read; the first one compiles, and does not count
+        self._first: int | None = None  # the first step that was noted
+        self._has_ticked = False
         self._session = session
         self._left_out = left_out
         self._notes: dict[int, tuple[float, float, Metrics]] = {}  # by step: (end, seconds, metrics)
@@ -55,6 +57,7 @@ class LoopRows:
 
     def note(self, step: int, end: float, seconds: float, metrics: Metrics) -> None:
         """Note a step that was just written."""
+        self._first = step if self._first is None else self._first
         self._notes[step] = end, seconds, metrics
 
     def tick(self, end: float, seconds: float, metrics: Metrics) -> int:
@@ -107,7 +110,8 @@ class LoopRows:
             self._layout_id = self._session.sender.layout(layout.groups.layers, environment)
 
     def _send_told(self, pieces: Sequence[Decoded], now: float) -> None:
-        self.step_s = min((seconds for _, seconds, _ in self._notes.values()), default=0.0)
+        counted = (seconds for step, (_, seconds, _) in self._notes.items() if step != self._first)
+        self.step_s = min(counted, default=0.0)
         notes, self._notes = self._notes, {}
         for piece in pieces:
             known = [notes.get(int(step), (now, 0.0, {})) for step in piece.steps]
@@ -127,7 +131,9 @@ class LoopRows:
         self._calls = 0
         share, start = self._ticks.take(rows, now), 0
         if share.seconds is not None:
-            self.step_s = float(share.seconds.min())
+            counted = share.seconds[0 if self._has_ticked else self._rows_a_call :]
+            self.step_s = float(counted.min(initial=np.inf)) if len(counted) else 0.0
+            self._has_ticked = True
         for piece in pieces:
             part = slice(start, start + len(piece.steps))
             seconds = None if share.seconds is None else share.seconds[part]

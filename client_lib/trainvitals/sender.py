@@ -60,7 +60,7 @@ class _Life:
         if thread is None or not thread.is_alive():
             return
         deadline = time.monotonic() + timeout_s
-        self.intake.wait_for(Ticket(), timeout_s)
+        self.intake.wait_for(Ticket(listens=True), timeout_s)
         self.intake.close()
         if thread is not threading.current_thread():
             thread.join(max(deadline - time.monotonic(), 0.0) + END_TIMEOUT_S)

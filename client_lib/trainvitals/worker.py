@@ -30,6 +30,7 @@ OFFLINE_BATCH_S = 0.25  # nobody is looking: fewer, larger frames
 PERSIST_AFTER_S = 0.5  # what the server has not acknowledged by then goes to disk
 SPOOL_RETRY_S = 2.0  # a full disk is not asked more often
 GRACE_S = 5.0  # a server that restarts is back by then; nobody needs a line about it
+LISTEN_S = 1.5  # after bad rows, for the incident that the server makes of them: a program may end at once
 GIVE_UP_S = 2.0  # somebody waits, and the server was not there for so long: it will not come
 TELL_AGAIN_S = 600.0
 RETIRE_S = 30.0  # for the last frames of a sender that nobody holds any more
@@ -88,6 +89,8 @@ class Worker:
         self._batch_s = intake.batch_s
         self.has_failed = False
         self._retire_at = float("inf")
+        self._was_finite = True
+        self._listens_until = 0.0  # since rows turned bad that the server has said nothing of
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -131,6 +134,7 @@ class Worker:
     def step(self, now: float, delivery: Delivery) -> float:
         """Do what is due at `now`; return when to call again at the latest."""
         self._frame(delivery.drafts, now)
+        self._expect_news(delivery.drafts, now)
         if delivery.heartbeat is not None:
             self.courier.heartbeat(wire.encode(delivery.heartbeat))
         for ticket in self._intake.tickets:
@@ -246,13 +250,26 @@ class Worker:
             return self._spool_retry_at
         return self._backlog.unkept_since() + patience
 
+    def _expect_news(self, drafts: list[Draft], now: float) -> None:
+        """Listen for a while when rows turn bad, if there is somebody to tell what the server says."""
+        is_heard = self._options.console is not None or self._options.callback is not None
+        for rows in drafts:
+            if isinstance(rows, Rows):
+                is_finite = rows.is_finite
+                if is_heard and self._was_finite and not is_finite:
+                    self._listens_until = now + LISTEN_S
+                self._was_finite = is_finite
+
     def _answer(self, now: float) -> float:
         """Answer who waits, if there is an answer; return when there is one at the latest."""
         failure = self.courier.failure
         deadline = float("inf")
         for ticket in list(self._intake.tickets):
             if self._intake.is_empty and self._backlog.is_empty:
-                self._intake.answer(ticket, True)
+                if ticket.listens and now < self._listens_until:
+                    deadline = min(deadline, self._listens_until)
+                else:
+                    self._intake.answer(ticket, True)
             elif failure is not None and ticket.tries is not None:
                 hopeless_at = _hopeless_at(failure, self.courier.tries > ticket.tries)
                 deadline = min(deadline, hopeless_at)
@@ -270,6 +287,7 @@ class Worker:
 
     def _notice(self, notice: Notice) -> None:
         if isinstance(notice, wire.IncidentNotice):
+            self._listens_until = 0.0
             if self._options.console is not None:
                 self._options.console.tell(notice, self._options.clock())
             if self._options.callback is not None:

@@ -59,7 +59,7 @@ def judge(log: Log) -> list[Incident]:
 def _check(paths: Sequence[Path], *, as_json: bool) -> int:
     files = [file for path in paths for file in _files(path)]
     progress = Progress(sys.stderr, sum(_bytes(part) for file in files for part in file.parts))
-    worst = HEALTHY
+    worst, is_any_judged = HEALTHY, False
     for file in files:
         try:
             if file.trouble:
@@ -73,12 +73,12 @@ def _check(paths: Sequence[Path], *, as_json: bool) -> int:
             worst = UNREADABLE
             _say_unreadable(error, as_json=as_json)
             continue
-        incidents = judge(log)
+        incidents, is_any_judged = judge(log), True
         if worst == HEALTHY and any(incident.severity != "info" for incident in incidents):
             worst = TROUBLED
         progress.clear()
         _say(log, incidents, as_json=as_json)
-    return worst
+    return worst if is_any_judged else UNREADABLE
 
 
 class _File(NamedTuple):

@@ -13,6 +13,7 @@ import tensorflow as tf
 from scenes import line_of
 from training import RecordingSender, batch, recorded
 from trainvitals import Reporter
+from trainvitals.autopsy import wiring
 from trainvitals.probe.types import Value
 
 pytestmark = pytest.mark.tensorflow
@@ -54,13 +55,13 @@ class Loop:
         self.optimizer.apply(gradients, variables)
         return loss
 
-    def run(self, *, gives_batch: bool = False) -> list[list[Any]]:
+    def run(self, *, gives_batch: bool = False, bad: int = BAD) -> list[list[Any]]:
         """Train, one step of which fails, and return the state before each step."""
         before = []
         with self.reporter:
             for number in range(STEPS):
                 x, y = batch(SIZE, number)[0], np.ones((SIZE, 1), "float32")
-                y[3] = 0.0 if number == BAD else 1.0
+                y[3] = 0.0 if number == bad else 1.0
                 before.append(self.state())
                 self.function(tf.constant(x), tf.constant(y))
                 self.reporter._rows.read_at_once()
@@ -81,6 +82,18 @@ def test_the_replay_begins_with_everything_as_it_was_before_the_step() -> None:
     assert report.get("weights_from", "before_step") == "before_step"
     for found, expected in zip(loop.seen[0], before[BAD], strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_a_first_step_which_compiles_for_long_is_replayed_and_later_slow_ones_are_put_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wiring, "LONGEST_S", 1e-9)
+    found = []
+    for bad in (0, BAD):
+        loop = Loop(tf.function)
+        loop.run(bad=bad)
+        found.append([report["operation"] for report in autopsies(loop.sent)])
+    assert found == [["Log"], []]
 
 
 def test_a_replay_that_observes_makes_no_row() -> None:

@@ -6,6 +6,7 @@ import json
 import urllib.request
 from pathlib import Path
 
+import keras
 import pytest
 
 from server_process import ServerProcess, running_server
@@ -42,6 +43,21 @@ def test_the_first_fit_says_where_the_run_is_and_later_ones_do_not(
         lines = capsys.readouterr().err.splitlines()
     assert reporter.dashboard_url == f"{server.url}/runs/{reporter.run_id}"
     assert lines == ([f"trainvitals: lr 3e-4 -> {reporter.dashboard_url}"] if is_on else [])
+
+
+def test_a_program_that_ends_with_the_nan_says_the_incident_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = small_model()
+    model.compile("sgd", "mse")
+    x, y = batch(320)
+    y[200] = float("nan")
+    with running_server(tmp_path / "data") as server:
+        reporter = HealthReporter(server.url, spool_dir=tmp_path / "spool", autopsy=False)
+        model.fit(x, y, batch_size=8, verbose=0, callbacks=[reporter, keras.callbacks.TerminateOnNaN()])
+        reporter._session.sender.close(TIMEOUT_S)
+    said = capsys.readouterr().err
+    assert f"{reporter.dashboard_url}?incident=" in said
 
 
 def test_a_stop_from_the_page_is_said_with_its_reason(

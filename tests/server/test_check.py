@@ -186,6 +186,8 @@ def test_tables_in_a_folder_that_are_no_logs_are_left_out(
     capsys.readouterr()
     assert main(["check", str(tmp_path)]) == 0
     assert "left out" in capsys.readouterr().err
+    (tmp_path / "a.csv").unlink()
+    assert main(["check", str(tmp_path)]) == 2  # nothing was judged, so nothing is healthy
 
 
 def test_a_folder_without_logs_ends_with_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,8 +69,10 @@ def _logits(nodes: Nodes, call: LossCall) -> Finding | None:
 
 
 def _activation_before_logits(call: LossCall, activation: str) -> Finding:
-    # Keras takes the numbers from before the activation where it still finds them, with a warning.
-    is_rescued = hasattr(call.outputs, "_keras_logits") and call.outputs.dtype.name == call.dtype
+    # Keras takes the numbers from before the activation where it still finds them, with a warning; of the
+    # focal losses it does so only in a part of what they compute.
+    is_found = hasattr(call.outputs, "_keras_logits") and call.outputs.dtype.name == call.dtype
+    is_rescued = is_found and "focal" not in call.name
     effect = (
         "Keras makes up for it here, but not once anything stands in between or the dtype changes."
         if is_rescued

@@ -16,7 +16,7 @@ from trainvitals.autopsy.source import Place
 _GUARDED = re.compile(
     r"/keras/(src/)?(layers|losses|metrics|optimizers|regularizers|initializers|constraints)/"
 )
-_OPERATIONS = re.compile(r"/(keras|tensorflow|numpy)/")
+_OPERATIONS = re.compile(r"/(keras|tensorflow|numpy|trainvitals)/")
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
 # A call of these passes from Keras to the user's code, or is the call itself.
 _CALLS = ("layers/layer.py", "layers/core/lambda_layer.py", "losses/losses.py", "losses/loss.py")
