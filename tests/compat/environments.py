@@ -16,7 +16,7 @@ class Environment:
     requirements: tuple[str, ...]
     keras: str  # the module that trains: keras or tf_keras
     backend: str = "tensorflow"
-    tests: tuple[str, ...] = ("test_training.py", "test_replicas.py")
+    tests: tuple[str, ...] = ("test_training.py", "test_failing_step.py", "test_replicas.py")
 
 
 _OLDEST = ("tensorflow==2.16.*", "keras==3.3.*", "tf_keras==2.16.*")
