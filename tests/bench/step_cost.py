@@ -16,6 +16,7 @@ from bench.result import Result, child_environ, median_interval
 from server_process import running_server
 
 ROUNDS = 30
+PROCESSES = 3  # that share the rounds: each traces the steps anew, see `training.measure_cost`
 # Steps of one fit: with fewer, what a fit costs at its begin would be a part of every step.
 MODELS = {"dense": 400, "dense under XLA": 400, "convolutional": 120, "transformer": 50, "heavy": 80}
 TIMEOUT_S = 900
@@ -47,26 +48,19 @@ def running_sink() -> Iterator[str]:
 
 
 def _measure(name: str, rounds: int, steps: int, urls: dict[str, str]) -> list[Result]:
-    command = [sys.executable, "-m", "bench.training", name, str(rounds), str(steps)]
-    output = subprocess.run(
-        command,
-        env=child_environ(**urls),
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=TIMEOUT_S,
-    ).stdout
-    (line,) = [line for line in output.splitlines() if line.startswith("RESULT ")]
-    arms = {arm: np.asarray(seconds) for arm, seconds in json.loads(line.removeprefix("RESULT ")).items()}
+    processes = min(PROCESSES, rounds)
+    found = [_seconds(name, rounds // processes, steps, urls) for _ in range(processes)]
+    arms = {arm: np.concatenate([one[arm] for one in found]) for arm in found[0]}
     base = float(np.median(arms["without"]))
     method = (
-        f"{rounds} interleaved rounds of {steps} steps in random order, paired differences, median with 95 % "
-        f"bootstrap interval; server on the same cores; a step takes {base * 1e3:.2f} ms without"
+        f"{rounds} interleaved rounds of {steps} steps in random order, in {processes} processes, paired "
+        f"differences, median with 95 % bootstrap interval; server on the same cores; a step takes "
+        f"{base * 1e3:.2f} ms without"
     )
     methods = {
         "with": ("", method),
         "with, server elsewhere": (", server elsewhere", "the same, but the server only acknowledges"),
-        "without again": (", A/A", "the same without a reporter in both arms"),
+        "without again": (", A/A", "the same without a reporter in both arms, which are traced apart"),
         "TerminateOnNaN": (", by TerminateOnNaN", "the same with Keras' callback"),
         "TensorBoard": (", by TensorBoard", 'the same with `update_freq="batch"`'),
         "enable_check_numerics": (
@@ -79,6 +73,21 @@ def _measure(name: str, rounds: int, steps: int, urls: dict[str, str]) -> list[R
         for arm, (what, how) in methods.items()
         if arm in arms
     ]
+
+
+def _seconds(name: str, rounds: int, steps: int, urls: dict[str, str]) -> dict[str, np.ndarray]:
+    """Return what one process measures: the seconds a step of each arm in each round."""
+    command = [sys.executable, "-m", "bench.training", name, str(rounds), str(steps)]
+    output = subprocess.run(
+        command,
+        env=child_environ(**urls),
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+    ).stdout
+    (line,) = [line for line in output.splitlines() if line.startswith("RESULT ")]
+    return {arm: np.asarray(seconds) for arm, seconds in json.loads(line.removeprefix("RESULT ")).items()}
 
 
 def _told(seconds: np.ndarray, base: float) -> str:

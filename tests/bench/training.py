@@ -123,9 +123,20 @@ def arms_of(name: str, folder: str, with_peers: bool) -> dict[str, Callable[[], 
     return arms
 
 
+def _traced(model: keras.Model) -> Callable[..., Any]:
+    model.make_train_function(force=True)
+    function: Callable[..., Any] = model.train_function
+    return function
+
+
 def measure_cost(name: str, rounds: int, steps: int, with_peers: bool) -> dict[str, list[float]]:
-    """Return the seconds a step of each arm in each round; the arms of a round come in random order."""
+    """Return the seconds a step of each arm in each round; the arms of a round come in random order.
+
+    Two traces of the very same step differ in speed by some percent, and a reporter's step is a trace of its
+    own. So "without again" is a second trace of the user's, which shows how much that alone makes.
+    """
     model, data = compiled(name)
+    functions = {arm: _traced(model) for arm in ("without", "without again")}
     if with_peers:
         checked, _ = compiled(name)  # what TensorFlow checks is built into the graph; XLA refuses it
         with checking_numerics():
@@ -138,6 +149,8 @@ def measure_cost(name: str, rounds: int, steps: int, with_peers: bool) -> dict[s
             for arm in rng.permutation(list(arms)):
                 clock = Clock()
                 trained = checked if arm == CHECKED else model
+                if trained is model:
+                    model.train_function = functions.get(arm, functions["without"])
                 callbacks = [*arms[arm](), clock]
                 trained.fit(data, steps_per_epoch=steps, verbose=0, shuffle=False, callbacks=callbacks)
                 if number >= 0:
