@@ -232,6 +232,8 @@ class StepTrace:
         for part, ring in block.details:
             branch = suspicion.watch(part, ring)
             if handles is not None:
+                # A later part's branch may read what an earlier part changes; the parts come in the order
+                # of backpropagation, so that the branches before have mostly run, and waiting costs nothing.
                 self.branches.append(branch)
                 measured[part] = pinned(measured[part], self.branches)
         return _f64(measure.stacked(halves))
