@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -15,13 +15,7 @@ from trainvitals import HealthReporter
 from trainvitals.preflight import preflight
 from trainvitals.probe.types import Value
 
-pytestmark = pytest.mark.tensorflow
-
-
-@pytest.fixture(autouse=True)
-def _default_policy() -> Iterator[None]:
-    yield
-    keras.config.set_dtype_policy("float32")
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("default_policy")]
 
 
 class Counting(layers.Layer):  # type: ignore[misc]

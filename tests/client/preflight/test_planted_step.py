@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers, ops
 
+from planted import dense, net, only
 from scenes import line_of
 from sound import ids, normal
 from trainvitals.preflight import preflight
-from trainvitals.preflight.finding import Finding
 from trainvitals.probe.types import Value
 
-pytestmark = pytest.mark.tensorflow
-
-
-@pytest.fixture(autouse=True)
-def _default_policy() -> Iterator[None]:
-    keras.utils.set_random_seed(1)
-    yield
-    keras.config.set_dtype_policy("float32")
-
-
-def net(*members: Value, loss: Value = "mse", optimizer: Value = "adam") -> Value:
-    model = keras.Sequential(list(members))
-    model.compile(optimizer=optimizer, loss=loss)
-    return model
-
-
-def dense(units: int, activation: Value = None, name: str | None = None) -> Value:
-    return layers.Dense(units, activation=activation, name=name)
-
-
-def only(model: Value, *batch: Value) -> Finding:
-    """Return the one thing that was found."""
-    report = preflight(model, batch if len(batch) > 1 else batch[0])
-    assert report.notes == ()
-    (found,) = report.findings
-    return found
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("default_policy")]
 
 
 # float16
