@@ -15,7 +15,7 @@ import numpy as np
 
 from trainvitals.wire import FloatArray
 from trainvitals_server.detect.layer_past import LayerPast
-from trainvitals_server.detect.layer_rows import LayerBlock, column_medians
+from trainvitals_server.detect.layer_rows import LayerBlock
 from trainvitals_server.finding import Evidence, Finding, Kind
 
 FADED = 1e-5  # of the largest layer's gradient: no learning rate is right for both
@@ -53,7 +53,7 @@ class FadingFold(msgspec.Struct):
         """Return what this block says."""
         if block.is_fresh:
             self._forget(block)
-        norms = column_medians(np.where(block.norms > 0, block.norms, np.nan))
+        norms = block.positive_middles
         if np.isnan(norms).all():
             return []
         top = float(np.nanmax(norms))
@@ -88,8 +88,8 @@ class FadingFold(msgspec.Struct):
 
     def _fall(self, norms: FloatArray) -> tuple[Kind, int] | None:
         """Return the layer nearest to the loss that lost its gradient, as did all before it; None: no one."""
-        if len(self.past) < LATELY:
-            return None
+        if len(self.past) < LATELY or not norms[0] < FALLEN * self.past.largest(0):
+            return None  # the layer nearest to the input has not fallen
         usual = self.past.typical()
         kept = norms / usual
         still = np.flatnonzero(~(kept < FALLEN))

@@ -34,12 +34,13 @@ class BurstFold(msgspec.Struct):
             self.first, self.told = b"", False
         findings = [] if self.told or len(self.past) < MIN_BLOCKS else self._judge(block)
         if not findings:
-            middles = column_medians(block.norms)
-            self.first = self.first or pack(middles)
-            self.past.add(middles)
+            self.first = self.first or pack(block.middles)
+            self.past.add(block.middles)
         return findings
 
     def _judge(self, block: LayerBlock) -> list[Finding]:
+        if not (block.norms >= EXPLODED * np.nan_to_num(unpack(self.first))).any():
+            return []  # no layer is ever typically less than where it began
         typical = self._typical()
         with np.errstate(all="ignore"):
             growth = block.norms / typical

@@ -38,6 +38,11 @@ class LayerPast(msgspec.Struct):
         """Return the norms of the newest block."""
         return unpack(self.rows[-1])
 
+    def largest(self, layer: int) -> float:
+        """Return the largest norm that is known of a layer; 0 where none is."""
+        cells = unpack(b"".join(row[2 * layer : 2 * layer + 2] for row in self.rows))
+        return max((cell for cell in cells.tolist() if cell > 0), default=0.0)
+
     def typical(self, least_rows: int = 1) -> FloatArray:
         """Return each layer's median of its norms above 0; NaN where there are fewer than `least_rows`."""
         table = unpack(b"".join(self.rows)).reshape(len(self.rows), -1)
