@@ -75,7 +75,7 @@ def test_a_loss_that_step_is_given_as_well_is_left_out(caplog: pytest.LogCapture
         {"metrics": "a text"},
         {"loss": 1.0, "optimizer": "a text"},
     ],
-    ids=repr,
+    ids=["a number", "no list", "no tensors", "text as loss", "text as metrics", "text as optimizer"],
 )
 def test_wrong_arguments_are_one_line_and_the_function_runs_on(
     wrong: dict[str, Any], caplog: pytest.LogCaptureFixture
