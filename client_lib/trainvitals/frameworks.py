@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Way: TypeAlias = Literal["keras", "tf_keras", "metrics"]
 
 _KERAS = ("keras", "tf_keras")
+# Under these an optimizer's `apply` may be left out of a step; others call all replicas together within it.
+_PLAIN_STRATEGIES = ("_DefaultDistributionStrategy", "OneDeviceStrategy")
 
 
 class Training(Protocol):
@@ -97,6 +99,18 @@ def replicas_of(model: Model) -> int:
     """Return how many replicas of `model` train together in this process."""
     strategy = getattr(model, "distribute_strategy", None)  # of TensorFlow only
     return int(getattr(strategy, "num_replicas_in_sync", 1))
+
+
+def keeps_no_update_out(model: Model) -> str:
+    """Return why no update of `model` can be left out, as the end of a sentence; "" where it can."""
+    way, strategy = way_of(model), getattr(model, "distribute_strategy", None)
+    if way != "keras":
+        return f"with {backend() if way == 'metrics' else 'tf_keras'}"
+    if replicas_of(model) > 1:
+        return f"with {replicas_of(model)} replicas"
+    bases = [base.__name__ for base in type(strategy).__mro__]
+    is_plain = strategy is None or any(name in bases for name in _PLAIN_STRATEGIES)
+    return "" if is_plain else f"under {bases[0]}, even with one replica"
 
 
 def training_for(

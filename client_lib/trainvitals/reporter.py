@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec
 from trainvitals import wire
 from trainvitals.backups import Backups
 from trainvitals.budget import DEFAULT_SHARE, check_share
-from trainvitals.frameworks import Training, Way, backend, callback_class, replicas_of, training_for, way_of
+from trainvitals.frameworks import Training, Way, callback_class, keeps_no_update_out, training_for, way_of
 from trainvitals.guard import Guard
 from trainvitals.identity import identify
 from trainvitals.notebook import as_html
@@ -198,18 +198,12 @@ class HealthReporter(_Callback):
         """Put our train function in.
 
         Raises:
-            ValueError: if updates are to be kept out of a model that is trained by several replicas.
+            ValueError: if updates are to be kept out of a model where that cannot be done.
         """
-        replicas = replicas_of(self.model)
-        if self._response.policy != "continue" and replicas > 1:
+        obstacle = "" if self._response.policy == "continue" else keeps_no_update_out(self.model)
+        if obstacle:
             raise ValueError(
-                f"on_nonfinite={self._response.policy!r} is not possible with {replicas} replicas: "
-                'use on_nonfinite="continue" there'
-            )
-        if self._response.policy != "continue" and way_of(self.model) != "keras":
-            other = backend() if way_of(self.model) == "metrics" else "tf_keras"
-            raise ValueError(
-                f"on_nonfinite={self._response.policy!r} is not possible with {other}: "
+                f"on_nonfinite={self._response.policy!r} is not possible {obstacle}: "
                 'use on_nonfinite="continue" there'
             )
         if not self._guard.is_off:

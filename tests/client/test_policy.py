@@ -239,17 +239,32 @@ device = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 2)
 from training import batch, small_model
 from trainvitals import HealthReporter
-with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-    model = small_model()
-    model.compile("sgd", "mse")
-try:
-    model.fit(*batch(64), verbose=0, callbacks=[HealthReporter(on_nonfinite="skip")])
-except ValueError as error:
-    print("REFUSED", error)
+mirrored = tf.distribute.MirroredStrategy
+strategies = [mirrored(["CPU:0", "CPU:1"]), mirrored(["CPU:0"]), tf.distribute.OneDeviceStrategy("CPU:0")]
+for strategy in strategies:
+    with strategy.scope():
+        model = small_model()
+        model.compile("sgd", "mse")
+    for policy in ("skip", "stop"):
+        try:
+            model.fit(*batch(32), verbose=0, callbacks=[HealthReporter(on_nonfinite=policy, console=False)])
+        except ValueError as error:
+            print("REFUSED", error)
+        else:
+            print("TRAINED", int(model.optimizer.iterations))
 """
 
 
-def test_several_replicas_are_refused_before_the_training_begins() -> None:
+def test_where_updates_cannot_be_kept_out_that_is_refused_before_the_training_begins() -> None:
     command = [sys.executable, "-c", REPLICAS, str(Path(__file__).parents[1])]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "REFUSED on_nonfinite='skip' is not possible with 2 replicas" in answer.stdout
+    end = ': use on_nonfinite="continue" there'
+    mirrored = f"is not possible under MirroredStrategy, even with one replica{end}"
+    assert answer.stdout.splitlines() == [
+        f"REFUSED on_nonfinite='skip' is not possible with 2 replicas{end}",
+        f"REFUSED on_nonfinite='stop' is not possible with 2 replicas{end}",
+        f"REFUSED on_nonfinite='skip' {mirrored}",
+        f"REFUSED on_nonfinite='stop' {mirrored}",
+        "TRAINED 1",
+        "TRAINED 2",
+    ]

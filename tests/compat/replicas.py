@@ -15,8 +15,8 @@ from trainvitals import HealthReporter
 from trainvitals.probe.types import Value
 
 
-def trained(policy: str, *, is_reported: bool = True) -> tuple[RecordingSender, list[Any]]:
-    """Train by two replicas and return what was reported, and the weights."""
+def trained(policy: str, *, is_reported: bool = True) -> tuple[RecordingSender, list[Any], bool]:
+    """Train by two replicas; return what was reported, the weights, and whether those of both differ."""
     K.mixed_precision.set_global_policy(policy)
     with STRATEGY.scope():
         model = small_model()
@@ -24,7 +24,10 @@ def trained(policy: str, *, is_reported: bool = True) -> tuple[RecordingSender, 
     reporter = HealthReporter()
     sent = recorded(reporter)
     fit(model, *[reporter] * is_reported)
-    return sent, model.get_weights()
+    kernel = model.trainable_variables[0]  # of tf_keras it is TensorFlow's own
+    kernel = kernel if isinstance(kernel, tf.Variable) else kernel.value
+    replicas = [one.numpy() for one in STRATEGY.experimental_local_results(kernel)]
+    return sent, model.get_weights(), not np.array_equal(*replicas)
 
 
 def first_step() -> tuple[float, float]:
@@ -37,11 +40,12 @@ def first_step() -> tuple[float, float]:
 
 def answer(policy: str) -> dict[str, Value]:
     """Return what there is to check of a training."""
-    (sent, weights), (_, others) = trained(policy), trained(policy, is_reported=False)
+    (sent, weights, drifts), (_, others, _) = trained(policy), trained(policy, is_reported=False)
     same = all(np.array_equal(one, other) for one, other in zip(weights, others, strict=True))
     sizes, scales = sent.values("batch_size"), sent.values("loss_scale")
     first = [sent.values("loss")[0], sent.values("grad_norm")[0]]
-    return {"steps": sent.steps, "sizes": sizes, "scales": scales, "first": first, "same": same}
+    found = {"steps": sent.steps, "sizes": sizes, "scales": scales, "first": first, "same": same}
+    return found | {"drifts": drifts, "messages": sent.messages}
 
 
 if __name__ == "__main__":

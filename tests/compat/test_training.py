@@ -28,6 +28,7 @@ from compat.frame import (
 from training import RecordingSender, recorded
 from trainvitals import HealthReporter
 from trainvitals.probe.types import Model, Optimizer, Tensor, Value
+from trainvitals.response import Policy
 
 IS_OLD = K.__name__ == "tf_keras"
 
@@ -353,7 +354,8 @@ if IS_OLD:
         assert len(sent.messages) == 1
         assert f"never called optimizer.{forgotten}" in sent.messages[0]
 
-    def test_keeping_updates_out_is_refused_in_words() -> None:
+    @pytest.mark.parametrize("policy", ["skip", "stop"])
+    def test_keeping_updates_out_is_refused_in_words(policy: Policy) -> None:
         model = compiled(small_model, K.optimizers.SGD(0.01))
-        with pytest.raises(ValueError, match="not possible with tf_keras"):
-            fit(model, HealthReporter(on_nonfinite="skip", console=False))
+        with pytest.raises(ValueError, match=f"on_nonfinite='{policy}' is not possible with tf_keras"):
+            fit(model, HealthReporter(on_nonfinite=policy, console=False))

@@ -23,7 +23,7 @@ from trainvitals.probe.kinds import steps_per_execution_of
 from trainvitals.probe.layers import Groups, group_variables
 from trainvitals.probe.operations import OWN_SCOPE
 from trainvitals.probe.optimizers import optimizers_of
-from trainvitals.probe.replicas import Replicas, plain_variables
+from trainvitals.probe.replicas import Replicas, adds_up, plain_variables
 from trainvitals.probe.ring import Ring, capacity_for
 from trainvitals.probe.row import details_width
 from trainvitals.probe.saving import Watch, watched_saves
@@ -198,6 +198,10 @@ class Probe:
                     self._write(shape, number, row, source, replicas)
                 if self._captures:
                     self._tell("Several replicas train together: a failing step is not run again.")
+                if not adds_up(self.optimizer):
+                    self._tell(
+                        f"Keras {keras.__version__} adds up no gradients: each replica trains by itself."
+                    )
         return result
 
     def _emit(self, trace: StepTrace, result: Value) -> None:

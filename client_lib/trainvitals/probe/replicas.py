@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from trainvitals.probe import measure
 from trainvitals.probe.capture import inside
-from trainvitals.probe.kinds import family_of
+from trainvitals.probe.kinds import family_of, inner_of
 from trainvitals.probe.operations import OWN_SCOPE, risky_operations
 from trainvitals.probe.optimizers import learning_rate_of, loss_scale_of, optimizer_step_of, scaling_of
 from trainvitals.probe.row import EXTRAS, NOT_MEASURED
@@ -30,6 +30,7 @@ from trainvitals.probe.types import Model, Optimizer, Tensor, Value
 
 # Keras divides a loss by the number of replicas, but not what it shows as a metric: that is a mean.
 MEANS = ("loss metric", "returned")
+_DISTRIBUTING = "keras.src.backend.tensorflow.optimizer"  # where Keras 3 shares gradients among replicas
 
 
 @dataclass(slots=True)
@@ -244,6 +245,13 @@ class Replicas:
         if joint is None or replica is None or joint.graph is not _graph():
             return None
         return joint.parts.get(replica)
+
+
+def adds_up(optimizer: Optimizer) -> bool:
+    """Return whether the gradients of all replicas are added up: Keras 3.3 asks for it too late, in vain."""
+    bases = [vars(base) for base in type(inner_of(optimizer)).__mro__ if base.__module__ == _DISTRIBUTING]
+    updates = [base["_backend_update_step"] for base in bases if "_backend_update_step" in base]
+    return all("_all_reduce_sum_gradients" in update.__code__.co_names for update in updates)
 
 
 def _replica() -> int | None:
