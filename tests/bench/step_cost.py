@@ -43,8 +43,10 @@ def running_sink() -> Iterator[str]:
     command = [sys.executable, "-m", "bench.sink"]
     with subprocess.Popen(command, env=child_environ(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().split()[-1]
-        process.terminate()
+        try:
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
 
 
 def _measure(name: str, rounds: int, steps: int, urls: dict[str, str]) -> list[Result]:
