@@ -33,7 +33,7 @@ def run(is_quick: bool) -> list[Result]:
         return [
             result
             for name, steps in list(MODELS.items())[: 1 if is_quick else None]
-            for result in _measure(name, 2 if is_quick else ROUNDS, 15 if is_quick else steps, urls)
+            for result in _measure(name, 1 if is_quick else ROUNDS, 15 if is_quick else steps, urls)
         ]
 
 

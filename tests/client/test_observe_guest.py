@@ -11,7 +11,8 @@ import tensorflow as tf
 from observing import Loop, batches, compiled, scaled
 from training import recorded
 from trainvitals import Reporter
-from trainvitals.probe.observed import MAX_TABLES, Observed
+from trainvitals.probe import observed
+from trainvitals.probe.observed import Observed
 from trainvitals.probe.types import Value
 
 pytestmark = pytest.mark.tensorflow
@@ -127,19 +128,22 @@ def test_a_run_that_is_resumed_goes_on_after_the_updates_that_were_made() -> Non
     assert loop.sent.values("optimizer_step") == [41, 42, 43]
 
 
-def test_a_reporter_does_not_hold_on_to_ever_more_models(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reporter_does_not_hold_on_to_ever_more_models(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observed, "MAX_TABLES", 8)
     reporter = Reporter()
     sent = recorded(reporter)
     functions = []
     with reporter:
-        for _ in range(MAX_TABLES + 3):
+        for _ in range(observed.MAX_TABLES + 3):
             variable = tf.Variable(0.0)
             functions.append(
                 tf.function(lambda one=variable: reporter.observe(gradients=[one], variables=[one]))
             )
             functions[-1]()
             reporter.step()
-    assert 0 < len(sent.steps) <= MAX_TABLES
+    assert 0 < len(sent.steps) <= observed.MAX_TABLES
     assert len([one for one in caplog.records if one.name == "trainvitals"]) == 1
 
 

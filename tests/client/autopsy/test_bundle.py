@@ -21,6 +21,7 @@ from trainvitals.autopsy.packing import Arrays, pack, unpack
 from trainvitals.autopsy.rebuild import scene_of
 from trainvitals.autopsy.report import Report
 from trainvitals.probe.optimizers import optimizers_of
+from trainvitals_server.cli import main
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -168,10 +169,9 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         kept.scene(other)
 
 
-def test_a_folder_that_is_no_bundle_is_said(tmp_path: Path) -> None:
-    answer = replayed(tmp_path)
-    assert answer.returncode == 2
-    assert f"cannot replay {tmp_path}: " in answer.stderr
+def test_a_folder_that_is_no_bundle_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(tmp_path)]) == 2
+    assert f"cannot replay {tmp_path}: " in capsys.readouterr().err
 
 
 def test_a_batch_of_any_make_is_packed_and_unpacked() -> None:
