@@ -108,6 +108,17 @@ def curriculum(rng: Generator, steps: int) -> FloatArray:
     return np.concatenate(pieces)
 
 
+def larger_tasks(rng: Generator, steps: int) -> FloatArray:
+    """The next part of the data is of another size: its loss begins far above where the first one began."""
+    parts, left, pieces = int(rng.integers(2, 5)), steps, []
+    for part in range(parts):
+        length = left if part == parts - 1 else steps // parts
+        start = 1.0 if not part else rng.uniform(2, 40)
+        pieces.append(falling(rng, length, start, rng.uniform(0.02, 0.2) * start, rng.uniform(0.02, 0.15)))
+        left -= length
+    return np.concatenate(pieces)
+
+
 def warm_restarts(rng: Generator, steps: int) -> FloatArray:
     """The learning rate is reset: the loss bumps up and comes down again."""
     loss, period = falling(rng, steps, 2.3, 0.2), steps // int(rng.integers(2, 6))
@@ -274,6 +285,6 @@ SCALERS: dict[str, Callable[[Generator, int], Columns]] = {
 SHAPES: tuple[Shape, ...] = (
     learning, kl_ramp, curriculum, warm_restarts, class_imbalance, gan, policy_gradient, crossing_zero,
     from_a_thousand, near_zero, label_smoothing, warm_up_bump, saw_tooth, epoch_boundaries, heavy_tails,
-    tiny_batch, huge_batch, slow_drift, alternating_datasets, constant,
+    tiny_batch, huge_batch, slow_drift, alternating_datasets, constant, larger_tasks,
 )  # fmt: skip
 HEALTHY: dict[str, Shape] = {shape.__name__: shape for shape in SHAPES} | dict.fromkeys(SCALERS, learning)

@@ -18,7 +18,8 @@ LEAVE_HEIGHT = 0.5  # halfway back to the start: the row is outside the band
 START_HEIGHT = 1.0  # as bad as the start
 LOST_HEIGHT = 1.25  # clearly worse than where the run began
 SEVERE_HEIGHT = 3.0  # no curriculum, no ramp, no restart does that
-FAR_HEIGHT = 10.0  # not even a ramp goes there
+FAR_HEIGHT = 10.0  # not even a ramp goes there,
+LANDED_HEIGHT = 100.0  # nor to this a harder task that one row leads to
 APART_FROM_NOISE = 8.0  # where nothing but noise is known of a run, a long climb must lead here
 CONVEX = 1.5  # it rises this much faster lately than over its whole life
 CLIMB = 1.5  # it is this much higher than where it landed: another task has a level, a run-away has none
@@ -39,6 +40,7 @@ FALLING_ROWS = 8  # an excursion that only falls gets this many rows to come bac
 RISING_GROWTH = 1.2  # the latest three rows against the first three
 RISING_ROWS = 6
 STAY_ROWS = 20  # everything learned is lost, and not for a moment
+LOST_ROWS = 40  # nor does a harder task stay so far above everything and not become easier
 STAY_HEIGHT = 0.8
 STAY_SHARE = 0.95
 PUT_SHARE = 0.8  # a loss that has come down by more is on its way back
@@ -112,21 +114,27 @@ class Excursion(msgspec.Struct):
         """Take the loss scale of a row."""
         self.scale_fell = self.scale_fell or scale <= self.scale_before / SCALE_FALL
 
-    def judge(self, *, needed: int, tallest: float, has_learned: bool = True) -> Judgement | None:
+    def judge(
+        self, *, needed: int, tallest: float, has_learned: bool = True, is_young: bool = False
+    ) -> Judgement | None:
         """Return what the rows so far amount to.
 
         `needed` high rows make a pattern in this run, `tallest` is the height it has come back from. A run
         that has learned nothing yet has only its noise to be measured by: one of two losses that fight, a
-        GAN's, climbs out of that for long and is none the worse.
+        GAN's, climbs out of that for long and is none the worse. Of a young one the few rows before a jump
+        are no level that another task could differ from.
         """
         if self.inside:
             return None
         severe = SEVERE_HEIGHT if has_learned or self.rows <= MEMORY else APART_FROM_NOISE
-        if self._is_absurd(tallest) or (self._stays_above(severe, needed) and self._runs_away()):
+        if self._is_absurd(tallest) or (self._stays_above(severe, needed) and self._runs_away(is_young)):
             return "critical"
         if self._stays_above(LOST_HEIGHT, needed) and self._rises():
             return "warning"
-        return "warning" if self._stays(needed) else None
+        if not self._stays(needed):
+            return None
+        is_lost = self.rows >= LOST_ROWS and min(self.heights) >= FAR_HEIGHT
+        return "critical" if is_lost else "warning"
 
     def history(self) -> tuple[int, int]:
         """Return (high rows, rows) of its past, where it has dipped back into the band: a restless loss."""
@@ -187,6 +195,8 @@ class Excursion(msgspec.Struct):
         now = self.heights[-1]
         if now >= ABSURD_HEIGHT:
             return True
+        if now < self.peak or self.rows > MEMORY:
+            return False  # it has been there before, or where it leaps from was its level for long
         last = self.heights[-2] if len(self.heights) >= 2 else 0.0
         leaps = last >= SEVERE_HEIGHT and now >= LEAP_GROWTH * max(last, tallest)
         return leaps or (last >= LOST_HEIGHT and now >= GREAT_LEAP * max(last, tallest))
@@ -196,19 +206,22 @@ class Excursion(msgspec.Struct):
         recent = self.heights[-needed - 1 :]
         return self.heights[-1] >= limit and sum(height >= limit for height in recent) >= needed
 
-    def _runs_away(self) -> bool:
+    def _runs_away(self, is_young: bool) -> bool:
         """Whether it goes on like this: neither on its way back, nor level, nor the even climb of a ramp."""
         if self._only_falls():
             return False
-        if self.heights[-1] >= FAR_HEIGHT or self.scale_fell:
+        far = FAR_HEIGHT if is_young else LANDED_HEIGHT
+        if self.heights[-1] >= far or self.scale_fell:
             return True
         if self._has_landed():
             return False
         if self.rows <= MEMORY:
-            return self.heights[-1] >= CLIMB * max(self.head[:2])
+            return self.heights[-1] >= min(FAR_HEIGHT, CLIMB * max(self.head[:2]))
         now = fmean(self.heights[-HEAD:])
         if fmean(self.heights[-3:]) < CREST * self.peak:
             return False
+        if self.heights[-1] >= FAR_HEIGHT:
+            return True
         lately = (now - fmean(self.heights[:HEAD])) / (MEMORY - HEAD)
         overall = (now - fmean(self.head)) / (self.rows - HEAD)
         return lately >= CONVEX * max(overall, 0.0) and lately > 0

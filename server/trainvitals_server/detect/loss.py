@@ -277,10 +277,13 @@ class LossFold(msgspec.Struct):
     def _judge(self, row: Row, out: Excursion, findings: list[Finding]) -> None:
         high_rows, rows = out.history()
         needed = rows_needed(self.high_rows + high_rows, self.counted_rows + rows)
-        if self.band.rows < YOUNG_ROWS:
+        is_young = self.band.rows < YOUNG_ROWS
+        if is_young:
             needed = max(needed, YOUNG_NEEDED if self.band.rows > 1 else SINGLE_NEEDED)
-        judgement = out.judge(needed=needed, tallest=self.tallest, has_learned=self.band.has_learned)
-        if self.band.rows < YOUNG_ROWS and judgement == "critical":
+        judgement = out.judge(
+            needed=needed, tallest=self.tallest, has_learned=self.band.has_learned, is_young=is_young
+        )
+        if is_young and judgement == "critical":
             # The few rows before it may as well have been the odd ones.
             is_apart = out.stands_apart(needed, is_single=self.band.rows == 1)
             judgement = judgement if is_apart else None

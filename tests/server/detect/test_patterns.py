@@ -134,13 +134,14 @@ class TestForecast:
 
 class TestExcursion:
     @staticmethod
-    def judged(heights: list[float]) -> str | None:
+    def judged(heights: list[float], *, is_young: bool = False) -> str | None:
+        """Return the gravest judgement that the rows give away, one after the other."""
         out = Excursion(onset_step=0)
-        judgement = None
+        judgements: set[str | None] = set()
         for step, height in enumerate(heights):
             out.add(step, height, height, is_inside=height < 0.5)
-            judgement = judgement or out.judge(needed=3, tallest=0.0)
-        return judgement
+            judgements.add(out.judge(needed=3, tallest=0.0, is_young=is_young))
+        return next((one for one in ("critical", "warning") if one in judgements), None)
 
     def test_one_high_row_is_nothing_yet(self) -> None:
         assert self.judged([70.0]) is None
@@ -151,8 +152,17 @@ class TestExcursion:
     def test_three_rows_on_another_level_are_another_task(self) -> None:
         assert self.judged([5.0, 6.0, 5.5]) is None
 
-    def test_three_rows_far_above_everything_are_critical_even_on_a_level(self) -> None:
-        assert self.judged([15.0, 16.0, 15.5]) == "critical"
+    def test_a_level_far_above_everything_is_critical_once_it_does_not_become_easier(self) -> None:
+        assert self.judged([15.0, 16.0, 15.5]) is None
+        assert self.judged([15.0, 16.0, 15.5] * 7) == "warning"
+        assert self.judged([15.0, 16.0, 15.5] * 14) == "critical"
+        assert self.judged([30 * 0.98**row for row in range(60)]) is None
+
+    def test_three_rows_beyond_any_task_are_critical_even_on_a_level(self) -> None:
+        assert self.judged([150.0, 160.0, 155.0]) == "critical"
+
+    def test_three_rows_far_above_a_young_run_are_critical_even_on_a_level(self) -> None:
+        assert self.judged([15.0, 16.0, 15.5], is_young=True) == "critical"
 
     def test_a_level_is_critical_where_the_loss_scale_gave_way(self) -> None:
         out = Excursion(onset_step=0, scale_before=65536.0)
@@ -218,7 +228,7 @@ class TestLoss:
         assert LossFold().feed(batch_of({"loss": np.where(there, loss, 1e9)}, present={"loss": there})) == []
 
     def test_rows_a_thousand_steps_apart_are_judged_alike(self) -> None:
-        loss = np.concatenate([learning(100), np.full(10, 50.0)])
+        loss = np.concatenate([learning(100), np.full(10, 500.0)])
         (finding,) = LossFold().feed(batch_of({"loss": loss}, steps=range(5000, 115000, 1000)))
         assert (finding.severity, finding.onset_step) == ("critical", 105000)
 
