@@ -27,6 +27,7 @@ LOGARITHMS = {"Log": (0, 0.0), "Log1p": (0, -1.0), "Xlogy": (1, 0.0), "Xlog1py":
 # Which input divides.
 DIVISIONS = {"RealDiv": 1, "Div": 1, "Xdivy": 1, "FloorDiv": 1, "FloorMod": 1, "Reciprocal": 0, "Inv": 0}
 EXPONENTIALS = frozenset({"Exp", "Expm1", "Sinh", "Cosh", "Softmax", "LogSoftmax", "Softplus", "Pow"})
+SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
 ROOTS = frozenset({"Sqrt", "Rsqrt", "SqrtGrad", "RsqrtGrad"})
 # They add up many products: what overflows in one of them may come out as NaN.
 SUMS = ("MatMul", "BatchMatMul", "Conv", "DepthwiseConv", "Einsum", "XlaDot", "Sum", "Mean", "FusedBatchNorm")
@@ -39,7 +40,7 @@ PARTS = {"input": "bad_input", "label": "bad_label", "sample_weight": "bad_sampl
 EXCLUSIVE = frozenset({
     *PARTS.values(), "log_of_zero", "log_of_negative", "division_by_zero", "sqrt_gradient_at_zero",
     "root_of_negative", "pow_gradient_at_zero", "infinite_slope", "where_gradient", "exp_overflow",
-    "float16_mask_overflow", "float16_activation_overflow", "float16_overflow",
+    "fully_masked_row", "float16_mask_overflow", "float16_activation_overflow", "float16_overflow",
 })  # fmt: skip
 FLOOR = "loss_scale_floor"
 OF_RANGE = frozenset(
@@ -98,6 +99,10 @@ def _forward(case: Case, report: FirstBad) -> Iterator[Guess]:
         yield Guess("root_of_negative", PROVEN)
     elif kind == "Pow" and operand is not None and operand.holds(0.0) and _is_below_zero(report, 1):
         yield Guess("division_by_zero", PROVEN)
+    elif kind in SOFTMAXES and _is_masked(operand):
+        yield Guess("fully_masked_row", PROVEN)
+    elif kind == "Sub" and report.inputs and all(map(_is_masked, report.inputs)):  # by hand: x - max(x)
+        yield Guess("fully_masked_row", LIKELY)
     elif kind in EXPONENTIALS:
         yield Guess("exp_overflow", PROVEN)
     elif kind in CLASS_IDS:
@@ -219,6 +224,10 @@ def _adds_a_mask(report: FirstBad) -> bool:
     lows = [operand.min for operand in report.inputs if operand.min is not None]
     is_masked = any(low <= MASK_LIMIT for low in lows) or (not lows and _minus_infinities(report))
     return _is_half(report) and is_masked
+
+
+def _is_masked(scores: Operand | None) -> bool:
+    return scores is not None and scores.n_neginf > 0 and not scores.n_nan + scores.n_posinf
 
 
 def _minus_infinities(report: FirstBad) -> bool:

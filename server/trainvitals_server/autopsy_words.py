@@ -119,9 +119,10 @@ def _ordinal(number: int) -> str:
 
 
 def _range(operand: Operand) -> str:
+    masked = f", beside {counted(operand.n_neginf, 'value')} of -Inf" if operand.n_neginf else ""
     if operand.min == operand.max:
-        return f"{_number(operand.min)} ({operand.dtype})"
-    return f"between {_number(operand.min)} and {_number(operand.max)} ({operand.dtype})"
+        return f"{_number(operand.min)} ({operand.dtype}){masked}"
+    return f"between {_number(operand.min)} and {_number(operand.max)} ({operand.dtype}){masked}"
 
 
 def _number(value: float | None) -> str:

@@ -142,6 +142,20 @@ def safe_log(x):  # the same for a root, a division, a power
     return ops.where(positive, ops.log(ops.where(positive, x, ops.ones_like(x))), ops.zeros_like(x))
 """,
     ),
+    "fully_masked_row": Entry(
+        "a softmax over nothing: every score of a row is masked with -infinity",
+        "Mask with a large finite number, of which a row may consist: its softmax is even, and not NaN. "
+        "Where such a row must count for nothing, set its result to 0 by the mask; a padded sequence of "
+        "length 0 or a left-padded causal mask often makes one.",
+        """\
+from keras import ops
+
+
+def masked_softmax(scores, keep):  # keep: True where a score may count
+    weights = ops.softmax(ops.where(keep, scores, ops.full_like(scores, -1e4)))
+    return ops.where(keep, weights, ops.zeros_like(weights))
+""",
+    ),
     "exp_overflow": Entry(
         "an exponential overflows",
         "Subtract the maximum before the exponential, or use Keras's own softmax, logsumexp or softplus, "

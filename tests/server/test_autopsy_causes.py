@@ -100,6 +100,12 @@ FORWARD = {
     "exponential": (operation("Exp", operand(-3.0, 120.0), output=INFINITE), "exp_overflow"),
     "high power": (operation("Pow", operand(1.0, 1e9), operand(9.0, 9.0), output=INFINITE), "exp_overflow"),
     "softmax": (operation("Softmax", operand(-3.0, 120.0)), "exp_overflow"),
+    "masked softmax": (operation("Softmax", operand(-3.0, 2.6, n_neginf=6)), "fully_masked_row"),
+    "masked softmax by hand": (
+        operation("Sub", operand(-3.0, 2.6, n_neginf=6), operand(1.0, 2.6, n_neginf=1)),
+        "fully_masked_row",
+    ),
+    "nothing but a mask": (operation("LogSoftmax", operand(None, None, n_neginf=6)), "fully_masked_row"),
     "half exponential": (operation("Exp", half(0.0, 12.0), output=half(n_posinf=1)), "exp_overflow"),
     "mask": (
         operation("AddV2", half(-356.0, 258.0), half(-65504.0, 0.0), output=half(n_neginf=2)),
