@@ -127,7 +127,9 @@ def _log(case: Case, clean: list[str]) -> Iterator[Guess]:
     if case.facts.get("rows_before"):
         start, before = case.facts.get("start"), case.facts.get("previous_loss")
         low = isinstance(start, float) and isinstance(before, float) and abs(before) < 0.2 * abs(start)
-        said = ["the loss had become small: the model's outputs are near 0 and 1"] if low else []
+        is_losss = [one.layer in (None, LOSS) for one in case.of_kind("Log")[:1]] == [True]
+        near = "the loss had become small: the model's outputs are near 0 and 1"
+        said = [near] if low and is_losss else []
         yield from _named(case, ("Log",), "log_of_zero", 0.75 if low else 0.6, said + clean)
     else:
         yield from _named(case, ("Log",), "log_of_negative", 0.6, ["it fails in the very first step", *clean])

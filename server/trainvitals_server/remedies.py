@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from trainvitals_server import logarithms
 from trainvitals_server.case import Case, Guess
 from trainvitals_server.catalogue import CATALOGUE
+from trainvitals_server.entry import Entry
 from trainvitals_server.saved_weights import restart_line, weights_of
 
 CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
@@ -49,20 +51,25 @@ def snippet_of(case: Case, guess: Guess) -> str:
     """Return the code that does it."""
     if guess.cause == "unknown" and case.incident.kind != "validation_nonfinite" and is_own_loop(case):
         return LOOP_SNIPPET
-    return CATALOGUE[guess.cause].snippet
+    return _entry(case, guess).snippet
 
 
 def fix_of(case: Case, guess: Guess) -> str:
     """Return what to do about this cause, in words."""
     rule = REMEDIES.get(guess.cause)
-    return (rule(case) if rule else "") or CATALOGUE[guess.cause].fix
+    return (rule(case) if rule else "") or _entry(case, guess).fix
 
 
 def title_of(case: Case, guess: Guess) -> str:
     """Return what a cause is called in this case."""
     if case.incident.kind == "runaway_negative_loss":
         return IN_A_RUNAWAY.get(guess.cause, CATALOGUE[guess.cause].title)
-    return CATALOGUE[guess.cause].title
+    return _entry(case, guess).title
+
+
+def _entry(case: Case, guess: Guess) -> Entry:
+    usual = CATALOGUE[guess.cause]
+    return logarithms.entry_of(case, guess, usual) if guess.cause == "log_of_zero" else usual
 
 
 IN_A_RUNAWAY = {

@@ -83,3 +83,10 @@ def train_step(x, y):
     optimizer.apply(gradients, model.trainable_variables)  # divides by it; nothing else may
     return loss, gradients
 """
+SAFE_LOG = """\
+from keras import ops
+
+
+def safe_log(x, least=1e-7):  # in float16 1e-4, as 1e-7 is hardly more than 0 there
+    return ops.log(ops.maximum(x, least))
+"""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from trainvitals_server.catalogue import CATALOGUE
+from trainvitals_server.snippets import SAFE_LOG
 
 keras = pytest.importorskip("keras")
 pytestmark = pytest.mark.tensorflow
@@ -117,3 +118,9 @@ def test_the_rate_is_a_tenth_of_what_it_was(name: str, cause: str) -> None:
 def test_no_snippet_compiles_without_keeping_the_settings() -> None:
     ways = {name for name, entry in CATALOGUE.items() if "model.compile(" in entry.snippet}
     assert ways - set(RECOMPILING) - OTHERS == {"metric_undefined"}
+
+
+def test_a_log_that_is_kept_above_zero_is_finite_at_zero() -> None:
+    program: dict[str, Any] = {}
+    exec(compile(SAFE_LOG, "log", "exec"), program)
+    assert np.isfinite(np.asarray(program["safe_log"](np.zeros(2, "float32")))).all()
