@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import keras
@@ -230,6 +231,28 @@ def test_what_the_ring_does_not_hold_is_a_gap_and_nothing_else_is_lost() -> None
     assert count == last - first + 1
     assert sent.steps == [*range(10), *range(last + 1, 3011)]
     assert sent.values("loss") == [float(step) for step in sent.steps]
+
+
+def test_data_that_end_within_the_function_make_no_step() -> None:
+    variable, reporter = tf.Variable(1.0), Reporter()
+    sent = recorded(reporter)
+    data = tf.data.Dataset.range(3)
+
+    @compiled
+    def step(iterator: Value) -> None:
+        loss = tf.cast(next(iterator), tf.float32) * variable
+        reporter.observe(loss=loss, gradients=[loss], variables=[variable])
+
+    with reporter:
+        for _ in range(4):
+            iterator = iter(data)
+            with suppress(tf.errors.OutOfRangeError):
+                while True:
+                    step(iterator)
+                    reporter.step()
+    assert sent.steps == list(range(12))
+    assert sent.values("loss") == [0.0, 1.0, 2.0] * 4
+    assert sent.losses == []
 
 
 def test_a_branch_that_is_not_taken_makes_no_step() -> None:

@@ -218,11 +218,12 @@ class Observed:
             extras = [scaler_step_of(given.optimizer), *(_number(one) for one in given.metrics.values())]
             row = tf.concat([row, tf.stack(extras)], 0)
             self._table(part, shape, given, is_after).ring.write(step, row)
-            if part.last is None:
-                self._next.assign(step + 1)
-            else:
-                part.last.assign(step)
-                self._next.assign(tf.maximum(self._next.read_value(), step + 1))
+            with tf.control_dependencies([row]):  # data that ends within the function make no step
+                if part.last is None:
+                    self._next.assign(step + 1)
+                else:
+                    part.last.assign(step)
+                    self._next.assign(tf.maximum(self._next.read_value(), step + 1))
         if trace.operations and not self.operations:
             self.operations = trace.operations
             self.layout.has_changed = True
