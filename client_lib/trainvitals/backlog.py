@@ -218,6 +218,13 @@ class Backlog:
         frame = self._frames.get(self._unkept_seq())
         return float("inf") if frame is None else frame.made_at
 
+    def unkept_steps(self) -> int:
+        """Return how many rows are only in memory."""
+        first = self._unkept_seq()
+        return sum(
+            frame.steps for seq, frame in self._frames.items() if seq >= first and frame.kind == "steps"
+        )
+
     def _unkept_seq(self) -> int:
         return max(self._shelf.last_seq, self.acked_seq, next(iter(self._frames), 1) - 1) + 1
 

@@ -336,6 +336,15 @@ class Worker:
             f"Training goes on, {kept}; later: {sync}"
         )
 
+    def _tell_loss(self, steps: int) -> None:
+        """Say what ends with this process, unless it goes on to report after all."""
+        _log.warning(
+            "%d steps are lost if the process ends now: %s has not taken them, and %s cannot be written",
+            steps,
+            self._options.url,
+            self._spool.directory,
+        )
+
     def _once(self, topic: str, now: float, words: str) -> bool:
         """Log a line, unless it was said lately; return whether it was."""
         if topic in self._told and now - self._told[topic] < TELL_AGAIN_S:
@@ -346,7 +355,8 @@ class Worker:
 
     def end(self) -> None:
         """Put what is left on disk and let everything go."""
-        self._backlog.persist(float("inf"))
+        if not self._backlog.persist(float("inf")):
+            self._tell_loss(self._backlog.unkept_steps())
         self.courier.close()
         self._spool.close()
         for ticket in list(self._intake.tickets):
