@@ -30,10 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run what drives a browser last: from its start to its end Playwright keeps an event loop running, and
-    no asynchronous test could run its own.
+    """Run the files that drive a browser last: from its start to its end Playwright keeps an event loop
+    running, and no asynchronous test could run its own. Files, since a process is given a file at a time.
     """
-    items.sort(key=lambda item: "browser" in getattr(item, "fixturenames", ()))
+    driving = {item.path for item in items if "browser" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path in driving)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
