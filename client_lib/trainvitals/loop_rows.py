@@ -11,8 +11,9 @@ import numpy as np
 from trainvitals import wire
 from trainvitals.odd import LeftOut, as_number
 from trainvitals.probe.decode import Decoded
-from trainvitals.probe.loop import LoopProbe
+from trainvitals.probe.loop import LoopProbe, NoRoomError
 from trainvitals.probe.observed import Observed
+from trainvitals.probe.types import Tensor
 from trainvitals.rows import Cells, Rows
 from trainvitals.session import Session
 from trainvitals.ticks import Metrics, Ticks
@@ -42,10 +43,10 @@ class LoopRows:
         self._next_read = 0.0
         self._failed_steps = 0  # in a row
 
-    def write(self, step: int, *arguments: Any) -> bool:  # noqa: ANN401 - those of the probe
+    def write(self, step: int, loss: Tensor, *others: Any) -> bool:  # noqa: ANN401 - those of the probe
         """Have the probe write a step that `step` was told; return False where it is odd and left out."""
         try:
-            self.probe.write(step, *arguments)
+            self._write(step, loss, *others)
         except Exception as error:  # TensorFlow's are many; one bad step must not be the end
             self._failed_steps += 1
             if self._failed_steps >= MAX_FAILED_STEPS:
@@ -54,6 +55,13 @@ class LoopRows:
             return False
         self._failed_steps = 0
         return True
+
+    def _write(self, step: int, loss: Tensor, *others: Any) -> None:  # noqa: ANN401
+        try:
+            self.probe.write(step, loss, *others)
+        except NoRoomError as error:
+            self._left_out.add("gradients", f"step {step}: {error}")
+            self.probe.write(step, loss, (), (), None, others[-1])
 
     def note(self, step: int, end: float, seconds: float, metrics: Metrics) -> None:
         """Note a step that was just written."""

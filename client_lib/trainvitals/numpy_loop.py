@@ -21,7 +21,7 @@ from trainvitals import wire
 from trainvitals.guard import Guard
 from trainvitals.identity import base_versions, identify, program_facts
 from trainvitals.notebook import as_html
-from trainvitals.odd import LeftOut, as_number, as_step, shown
+from trainvitals.odd import LeftOut, as_number, as_step, refuse_masked, shown
 from trainvitals.response import Policy, loop_response
 from trainvitals.rows import Cells, Rows
 from trainvitals.session import Session
@@ -258,6 +258,7 @@ def as_array(value: Any) -> FloatArray:  # noqa: ANN401 - whatever numpy takes
     """Return float64 numbers; a tensor of PyTorch is taken off its graph and its device first."""
     for name in ("detach", "cpu"):
         value = getattr(value, name, lambda value=value: value)()
+    refuse_masked(value)
     try:
         return np.asarray(value, dtype=np.float64)
     except TypeError:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+
 from trainvitals import wire
 
 MAX_SHOWN_CHARS = 120
@@ -54,7 +56,18 @@ def as_number(value: object) -> float:
     """
     if isinstance(value, str | bytes):
         raise TypeError(f"{shown(value)} is no number")
+    refuse_masked(value)
     return float(value)  # type: ignore[arg-type]  # what it cannot take, it says
+
+
+def refuse_masked(value: object) -> None:
+    """Let nobody take a masked number, which is missing, for the 0 or NaN that lies below the mask.
+
+    Raises:
+        TypeError: if a part of `value` is masked.
+    """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise TypeError("a part of it is masked")
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
@@ -77,6 +90,8 @@ def as_step(value: object) -> int:
     number = int(value)  # type: ignore[call-overload]  # what it cannot take, it says
     if not 0 <= number < wire.MAX_STEP:
         raise ValueError(f"steps go from 0 to {wire.MAX_STEP - 1}")
+    if isinstance(value, float) and value != number:
+        raise ValueError("steps are whole numbers")
     return int(number)
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from training import batch, recorded, small_model
 from trainvitals import Reporter
+from trainvitals.probe.loop import MAX_MAKERS
 
 pytestmark = pytest.mark.tensorflow
 
@@ -167,7 +168,9 @@ def test_an_integer_beyond_64_bits_is_a_loss_like_any_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [float("nan"), float("inf"), "x", -1, 2**70, 10**5000, [1]], ids=lambda odd: type(odd).__name__
+    "odd",
+    [float("nan"), float("inf"), 6.5, "x", -1, 2**70, 10**5000, [1]],
+    ids=lambda odd: type(odd).__name__,
 )
 def test_an_odd_step_is_left_out_and_later_ones_go_on(
     odd: Any,  # noqa: ANN401 - any value at all
@@ -195,6 +198,30 @@ def test_a_step_with_wrong_arguments_is_left_out_but_not_for_ever(caplog: pytest
         "left out",
         "trainvitals failed and is off for this run; your training goes on",
     ]
+
+
+def test_of_ever_new_models_the_loss_is_reported_when_there_are_many(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Reporter() as reporter:
+        sent = recorded(reporter)
+        for step in range(MAX_MAKERS + 4):
+            variable, optimizer = tf.Variable([float(step)]), keras.optimizers.SGD(0.1)
+            reporter.step(loss=step, gradients=[variable], variables=[variable], optimizer=optimizer)
+    assert sent.series("loss") == {step: float(step) for step in range(MAX_MAKERS + 4)}
+    assert sent.series("grad_norm") == {step: float(step) for step in range(MAX_MAKERS)}
+    assert len(caplog.records) == 1
+    assert sent.messages == ["left out: 4 x gradients"]
+
+
+def test_what_is_masked_is_missing_and_no_number() -> None:
+    masked = np.ma.masked_array([0.0, 0.0], mask=True)
+    with Reporter() as reporter:
+        sent = recorded(reporter)
+        reporter.step(loss=masked, metrics={"metric": masked.sum()})
+        reporter.step(loss=np.ma.masked_array([1.0, 2.0]), metrics={"metric": 4.0})
+    assert sent.series("loss") == {1: 3.0}
+    assert sent.series("metric") == {1: 4.0}
 
 
 def test_two_threads_are_said_once_and_every_step_arrives(caplog: pytest.LogCaptureFixture) -> None:

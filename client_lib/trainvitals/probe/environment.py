@@ -71,9 +71,9 @@ def optimizer_settings(optimizer: Optimizer) -> dict[str, wire.Scalar]:
     """Return the hyper-parameters, those of the optimizer below a loss scaler first."""
     if not hasattr(optimizer, "get_config"):
         return {}
-    settings = _plain(inner_of(optimizer).get_config())
+    settings = _plain(_config_of(inner_of(optimizer)))
     if inner_of(optimizer) is not optimizer:
-        outer = {key: value for key, value in optimizer.get_config().items() if key != "inner_optimizer"}
+        outer = {key: value for key, value in _config_of(optimizer).items() if key != "inner_optimizer"}
         settings |= {f"loss_scale.{key}": value for key, value in _plain(outer).items() if key != "name"}
     return settings
 
@@ -90,10 +90,7 @@ def describe_loss(loss: Tensor) -> str:
         return ", ".join(describe_loss(value) for value in loss)
     name = getattr(loss, "__name__", None) or type(loss).__name__
     if is_a(loss, "Loss") and hasattr(loss, "get_config"):
-        try:
-            config = loss.get_config()
-        except NotImplementedError:
-            return str(name)
+        config = _config_of(loss)
         shown = [
             f"{key}={config[key]}" for key in ("from_logits", "label_smoothing", "gamma") if config.get(key)
         ]
@@ -101,10 +98,19 @@ def describe_loss(loss: Tensor) -> str:
     return str(name)
 
 
+def _config_of(part: Optimizer | Tensor) -> Mapping[str, Any]:
+    """Return what an optimizer or a loss says of itself; nothing where it does not."""
+    try:
+        config = part.get_config()
+    except Exception:  # of a class of the user's
+        return {}
+    return config if isinstance(config, Mapping) else {}
+
+
 def _plain(config: Mapping[str, Any]) -> dict[str, wire.Scalar]:
     """Flatten a Keras config: a schedule becomes its class name and its numbers."""
     plain: dict[str, wire.Scalar] = {}
-    for key, value in config.items():
+    for key, value in ((str(key), value) for key, value in config.items()):
         if isinstance(value, Mapping) and "class_name" in value:
             plain[key] = as_scalar(value["class_name"])
             plain.update(flat_scalars(value.get("config") or {}, f"{key}."))

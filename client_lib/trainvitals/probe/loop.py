@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from trainvitals import wire
 from trainvitals.identity import program_facts
+from trainvitals.odd import refuse_masked
 from trainvitals.probe import measure
 from trainvitals.probe.decode import BlockShape, Decoded, decode
 from trainvitals.probe.environment import device, optimizer_settings, versions
@@ -32,6 +33,14 @@ from trainvitals.probe.types import Optimizer, Tensor, Value
 from trainvitals.wire import FloatArray, IntArray
 
 CAPACITY = 256
+MAX_MAKERS = 32  # each is a compiled function with two rings, some MiB, and keeps its variables
+
+
+class NoRoomError(Exception):
+    """Gradients of ever new variables, as of a model for each trial: they cannot all be kept in mind."""
+
+    def __str__(self) -> str:
+        return f"gradients were given for {MAX_MAKERS} sets of variables by now: use a new Reporter"
 
 
 class LoopProbe:
@@ -57,6 +66,7 @@ class LoopProbe:
 
         Raises:
             ValueError: if gradients and variables are not of one length.
+            NoRoomError: if too many sets of variables or optimizers were given; a loss alone will do.
         """
         if gradients and len(gradients) != len(variables):
             raise ValueError(f"{len(gradients)} gradients for {len(variables)} variables: give one for each")
@@ -67,6 +77,8 @@ class LoopProbe:
             tuple(id(variable) for _, variable in pairs), id(optimizer), loss is None, loss_scale is None
         )  # fmt: skip
         if key not in self._makers:
+            if len(self._makers) >= MAX_MAKERS and (pairs or optimizer is not None):
+                raise NoRoomError
             self._makers[key] = self._maker(
                 [variable for _, variable in pairs], loss is not None, optimizer, loss_scale
             )
@@ -195,6 +207,7 @@ def as_tensor(value: Value) -> Value:
     if value is None:
         return None
     if not isinstance(value, tf.Tensor | tf.Variable | tf.IndexedSlices):
+        refuse_masked(value)
         # TensorFlow takes no integers beyond 64 bits.
         value = tf.convert_to_tensor(np.asarray(float(value) if isinstance(value, int) else value))
     if not (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool):
