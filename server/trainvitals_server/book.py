@@ -31,7 +31,7 @@ SIGHTS_OF_THEIR_OWN = frozenset({"slow_steps"})  # no failure of the numbers mak
 # Whatever follows is this one's doing.
 CAUSES_OF_THEIR_OWN = frozenset({"optimizer_epsilon", "scaler_misuse", "activation_overflow"})
 # Where one of these comes again after it was over, it is the same trouble.
-RECURRING_KINDS = frozenset({"sudden_nan", "immediate_blowup"})
+RECURRING_KINDS = frozenset({"sudden_nan", "immediate_blowup", "nonfinite_gradient"})
 GROWING_KINDS = frozenset({"gradual_divergence", "fast_divergence", "exploding_gradient"})
 NATURE = ("skipped", "input_nonfinite", "label_nonfinite")  # what two failures of one cause agree in
 PRECEDENCE = (

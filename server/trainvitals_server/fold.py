@@ -21,6 +21,7 @@ from trainvitals_server.case import Context
 from trainvitals_server.detect.blocks import LOSS_BLOCK, Blocks
 from trainvitals_server.detect.constant import ConstantFold
 from trainvitals_server.detect.gradient import GradientFold
+from trainvitals_server.detect.kept_out import KeptOutFold
 from trainvitals_server.detect.layers import LayerFold
 from trainvitals_server.detect.loss import LossFold
 from trainvitals_server.detect.lost import Lost
@@ -71,6 +72,7 @@ class Detectors(msgspec.Struct):
     runaway: RunawayFold = msgspec.field(default_factory=RunawayFold)
     low_scale: LowScaleFold = msgspec.field(default_factory=LowScaleFold)
     speed: SpeedFold = msgspec.field(default_factory=SpeedFold)
+    kept_out: KeptOutFold = msgspec.field(default_factory=KeptOutFold)
 
     def know(self, environment: Environment) -> None:
         """Take what the environment says and rows do not."""
@@ -78,6 +80,7 @@ class Detectors(msgspec.Struct):
         self.overflow.loss_scaling |= environment.loss_scaling
         if environment.optimizer:
             self.overflow.has_scaler = environment.loss_scaling
+            self.kept_out.is_on = not environment.loss_scaling
         self.silent.is_half |= "float16" in policy and "bfloat16" not in policy
         self.runaway.know_loss(environment.loss)
 
@@ -93,7 +96,7 @@ class Detectors(msgspec.Struct):
         found += [*self.constant.feed(batch), *self.runaway.feed(batch), *self.low_scale.feed(batch, blocks)]
         found += [*self.metric.feed(batch), *self.plateau.feed(batch, blocks)]
         found += [*self.oscillation.feed(blocks), *self.overfitting.feed(batch), *self.speed.feed(batch)]
-        return sorted(found, key=precedence)
+        return sorted(self.kept_out.feed(batch, found), key=precedence)
 
     def without_begun_blocks(self) -> Detectors:
         """Return the same without the layers' rows that fill no block yet: most of a state in few rows."""

@@ -9,6 +9,7 @@ from trainvitals_server.case import SURE, Case, Guess
 from trainvitals_server.detect.recurrence import counted
 from trainvitals_server.detect.rows import Flags
 from trainvitals_server.finding import Finding
+from trainvitals_server.kept_out_verdict import kept_out
 from trainvitals_server.layer_verdicts import LAYER_VERDICTS
 from trainvitals_server.remedies import title_of
 from trainvitals_server.stuck_verdicts import STUCK_VERDICTS
@@ -20,7 +21,8 @@ def verdict_of(case: Case, best: Guess | None = None, *, is_damaged: bool = Fals
     """Return the sentence that a user reads first; `is_damaged` where the weights are unusable."""
     template = VERDICTS.get(case.incident.kind)
     kind = case.incident.kind.replace("_", " ")
-    text = template(case) if template else f"{kind.capitalize()} since step {case.incident.onset_step}."
+    text = f"{kind.capitalize()} since step {case.incident.onset_step}."
+    text = kept_out(case) or (template(case) if template else text)
     return text + _cause(case, best) + _sinking(case) + _ending(case, best, is_damaged=is_damaged)
 
 
@@ -85,6 +87,9 @@ def _blowup(case: Case) -> str:
             f"The loss is not finite at step {incident.onset_step}, after only {before}; the last was "
             f"{_number(facts.get('previous_loss'))}.{_earlier_update(case)}"
         )
+    if facts.get("gradient_nonfinite") and facts.get("is_first_row"):
+        text = f"The gradients are not finite from the first step on (step {incident.onset_step})"
+        return f"{text}; the loss of that step still was{_followed(case)}."
     return f"The loss is not finite from the first step on (step {incident.onset_step})."
 
 
@@ -170,10 +175,13 @@ def _gradient(case: Case) -> str:
     text = (
         f"The gradients became non-finite at step {case.incident.onset_step} while the loss was still finite"
     )
-    later = [
-        finding.detected_step for finding in case.incident.findings if finding.facts.get("loss_nonfinite")
-    ]
-    return text + (f"; the loss followed at step {later[0]}." if later else ".")
+    return f"{text}{_followed(case)}."
+
+
+def _followed(case: Case) -> str:
+    """Return when the loss was not finite, either."""
+    later = [item.detected_step for item in case.incident.findings if item.facts.get("loss_nonfinite")]
+    return f"; the loss followed at step {later[0]}" if later else ""
 
 
 def _weight(case: Case) -> str:

@@ -9,7 +9,8 @@ from trainvitals_server.finding import Evidence, Finding, Kind
 
 CALM_ROWS = 8  # finite rows that end it the first time; twice as many each time that it came back,
 MAX_CALM_ROWS = 512  # up to here
-FIRST_TOLD = 8  # non-finite rows; told anew whenever they have doubled
+FIRST_TOLD = 8  # non-finite rows that are told together; then each one, and of many each
+FRESH_SHARE = 16  # th part more: a count that is shown is never far behind
 
 
 class Recurrence(msgspec.Struct):
@@ -49,11 +50,20 @@ class Recurrence(msgspec.Struct):
         steps = self.last_row - self.first_row + 1
         return {"bad_steps": self.bad_rows, "of_steps": steps, "first_bad_step": self.first_step}
 
+    @property
+    def is_news(self) -> bool:
+        """Whether there are more by now than were told, by so many that it is worth a word."""
+        return self.bad_rows >= self.next_told
+
+    def is_told(self) -> None:
+        """Take note that the count was told."""
+        self.next_told = self.bad_rows + 1 + self.bad_rows // FRESH_SHARE
+
     def told_again(self, step: int) -> list[Finding]:
-        """Return news of the count after finite rows, where it has doubled."""
-        if self.bad_rows < self.next_told:
+        """Return news of the count after finite rows, where it has grown."""
+        if not self.is_news:
             return []
-        self.next_told = 2 * self.bad_rows
+        self.is_told()
         facts = self.facts()
         text = f"the loss was not finite in {facts['bad_steps']} of {facts['of_steps']} steps"
         return [
