@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from observing import tower
 from training import Array, RecordingSender, batch, reporting, small_model
 from trainvitals.probe.types import Value
 
@@ -160,6 +161,26 @@ def mixed() -> dict[str, Any]:
     return {"told": told(sent), "oracle": steps, "same": [equal], "is_finite": all(finite)}
 
 
+def of_policy(policy: str) -> dict[str, Any]:
+    """Weights with a reporter, without one, and without one again."""
+    weights = []
+    for reporters in ([], [], [reporting()[0]]):
+        model = built(adam, lambda: tower(policy))
+        fit(model, *batch(ROWS), *reporters, epochs=1)
+        weights.append(model.get_weights())
+    return {"same": [same(weights[0], other) for other in weights[1:]]}
+
+
+def under_xla() -> dict[str, Any]:
+    """What comes of several replicas under XLA, without a reporter."""
+    model = built(adam, jit_compile=True)
+    try:
+        fit(model, *batch(SIZE), epochs=1)
+    except tf.errors.InvalidArgumentError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
 class TwoOptimizers(keras.Model):  # type: ignore[misc]
     """A `train_step` of its own; a row of zeros spoils the gradient below the root, but not above it."""
 
@@ -266,8 +287,10 @@ def same(ours: Sequence[Array], others: Sequence[Array]) -> bool:
 
 def main(path: str) -> None:
     """Train all and write what came of it."""
+    xla = under_xla()  # which Keras turns off under deterministic operations
     tf.config.experimental.enable_op_determinism()
     answers = {
+        "xla": xla,
         "plain": plain(),
         "one_row": one_row_for_the_last_batch(),
         "mixed": mixed(),
@@ -275,6 +298,8 @@ def main(path: str) -> None:
         "eager": two_optimizers(is_eager=True),
         "scope": inside_the_scope(),
         "raises": one_replica_raises(),
+        "mixed_bfloat16": of_policy("mixed_bfloat16"),
+        "float64": of_policy("float64"),
     }
     Path(path).write_text(json.dumps(answers))
 

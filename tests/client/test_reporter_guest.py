@@ -7,15 +7,12 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from tensorflow.python.framework.config import disable_op_determinism
 
 from training import batch, recorded, reporting, small_model
 from trainvitals import HealthReporter, wire
@@ -27,71 +24,6 @@ pytestmark = [
     pytest.mark.tensorflow,
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def plain_policy() -> Iterator[None]:
-    yield
-    keras.mixed_precision.set_global_policy("float32")
-
-
-@pytest.fixture
-def deterministic() -> Iterator[None]:
-    tf.config.experimental.enable_op_determinism()
-    yield
-    disable_op_determinism()
-
-
-def rich_model(steps_per_execution: int, jit: bool) -> keras.Model:
-    keras.utils.set_random_seed(3)
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input((8,)),
-            layers.Dense(32, activation="relu"),
-            layers.BatchNormalization(),
-            layers.Dropout(0.3),
-            layers.Dense(1, dtype="float32"),
-        ]
-    )
-    inner = keras.optimizers.Adam(1e-3)
-    scaled = keras.mixed_precision.dtype_policy().name == "mixed_float16"
-    optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**22) if scaled else inner
-    model.compile(optimizer, "mse", jit_compile=jit, steps_per_execution=steps_per_execution)
-    return model
-
-
-def state(model: keras.Model) -> list[Any]:
-    return [np.asarray(one) for one in [*model.variables, *model.optimizer.variables]]
-
-
-@pytest.mark.parametrize(
-    ("policy", "jit", "steps_per_execution"),
-    [("float32", False, 1), ("float32", True, 1), ("mixed_float16", False, 16), ("mixed_float16", True, 16)],
-)
-def test_weights_are_the_same_bit_by_bit(
-    policy: str, jit: bool, steps_per_execution: int, request: pytest.FixtureRequest
-) -> None:
-    if not jit:  # Keras turns XLA off under deterministic operations; on a CPU it repeats anyway
-        request.getfixturevalue("deterministic")
-    keras.mixed_precision.set_global_policy(policy)
-    x, y = batch(168)
-    states, sent = [], None
-    for with_us in (False, False, True):
-        model = rich_model(steps_per_execution, jit)
-        reporter, recorder = reporting()
-        callbacks = [reporter] if with_us else []
-        sent = recorder
-        model.fit(x, y, batch_size=8, epochs=4, verbose=0, callbacks=callbacks)  # 21 steps an epoch
-        states.append(state(model))
-    plain, again, ours = states
-    assert sent is not None
-    assert sent.steps == list(range(84))
-    if policy == "mixed_float16":
-        assert sum(sent.values("skipped")) > 0
-    for one, control, measured in zip(plain, again, ours, strict=True):
-        np.testing.assert_array_equal(one, control)
-        np.testing.assert_array_equal(one, measured)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
