@@ -140,7 +140,7 @@ def test_a_divergence_tells_how_many_steps_of_warning_it_gave() -> None:
 
 def test_a_divergence_that_comes_back_is_withdrawn() -> None:
     loss = learning(600)
-    loss[300:320] += 40.0
+    loss[300:320] += 40.0 * 1.1 ** np.arange(20)
     (incident,) = scan([batch_of({"loss": loss})])
     assert (incident.kind, incident.severity, incident.state) == (
         "gradual_divergence",

@@ -18,7 +18,7 @@ from trainvitals.wire import BoolArray
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.forecast import steps_to_scale
 from trainvitals_server.detect.rows import Flags, flags_at
-from trainvitals_server.finding import Evidence, Finding
+from trainvitals_server.finding import Evidence, Finding, Kind
 
 SETTLED_ROWS = 20  # clean rows after which the scaler has found its scale
 START_STREAK = 30  # skips in a row without a scale that goes on falling
@@ -93,6 +93,8 @@ class OverflowFold(msgspec.Struct):
             if index == len(batch):
                 break
             flags = flags_at(batch, index)
+            if not self.recent and _is_finite_loss(batch, index):
+                flags["is_first_row"] = True  # nothing was ever good but the loss
             self._note_scale(flags)
             if bad[index]:
                 step = steps[index]
@@ -153,7 +155,7 @@ class OverflowFold(msgspec.Struct):
             return
         if self.loss_scaling and flags.get("skipped") != 0.0:
             self._skip(step, flags, findings)
-        elif self.gradient_step is None and flags.get("loss_finite", True):
+        elif self.gradient_step is None:
             self._unscaled(step, flags, findings, is_lost=is_lost)
 
     def _unscaled(self, step: int, flags: Flags, findings: list[Finding], *, is_lost: bool) -> None:
@@ -165,7 +167,8 @@ class OverflowFold(msgspec.Struct):
             return
         self.gradient_step = self.pending if self.pending is not None else step
         self.pending = None
-        findings.append(_bad_gradient(self.gradient_step, step, flags))
+        kind: Kind = "immediate_blowup" if flags.get("is_first_row") else "nonfinite_gradient"
+        findings.append(_bad_gradient(kind, self.gradient_step, step, flags))
 
     def _skip(self, step: int, flags: Flags, findings: list[Finding]) -> None:
         if not self.streak:
@@ -290,6 +293,11 @@ def _bad_rows(
     return bad, judged
 
 
+def _is_finite_loss(batch: Batch, index: int) -> bool:
+    series = batch.columns.get("loss")
+    return series is not None and bool(series.present[index] and np.isfinite(series.values[index]))
+
+
 def _scale_moves(batch: Batch, last: float) -> BoolArray:
     series = batch.columns.get("loss_scale")
     if series is None or not len(batch):
@@ -308,14 +316,14 @@ def _gradient_is_bad(flags: Flags) -> bool:
     )
 
 
-def _bad_gradient(onset: int, step: int, flags: Flags) -> Finding:
+def _bad_gradient(kind: Kind, onset: int, step: int, flags: Flags) -> Finding:
     count = flags.get("grad_nonfinite")
     text = (
         _elements_are_bad(count) if isinstance(count, float) and count else "the gradient norm is not finite"
     )
     norm = flags.get("grad_norm")
     return Finding(
-        kind="nonfinite_gradient", severity="critical", onset_step=onset, detected_step=step,
+        kind=kind, severity="critical", onset_step=onset, detected_step=step,
         nonfinite_step=onset, facts={**flags, "gradient_nonfinite": True},
         evidence=(Evidence(text=text, series="grad_norm", step=step,
                            value=norm if isinstance(norm, float) else None),),
