@@ -138,6 +138,14 @@ def test_a_divergence_tells_how_many_steps_of_warning_it_gave() -> None:
     assert incident.lead_steps > 0.8 * (incident.nonfinite_step - incident.onset_step)
 
 
+def test_gradients_that_were_never_finite_are_a_start_that_failed() -> None:
+    norms = np.full(40, np.nan)
+    batch = batch_of({"loss": learning(40), "grad_norm": norms, "grad_nonfinite": np.full(40, 16.0)})
+    (incident,) = scan([batch])
+    assert (incident.kind, incident.onset_step) == ("immediate_blowup", 0)
+    assert incident.verdict.startswith("The gradients are not finite from the first step on (step 0);")
+
+
 def test_a_divergence_that_comes_back_is_withdrawn() -> None:
     loss = learning(600)
     loss[300:320] += 40.0 * 1.1 ** np.arange(20)
