@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from trainvitals.wire import BoolArray
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.recurrence import Recurrence, counted
 from trainvitals_server.detect.rows import Flags, flags_at
@@ -48,7 +49,7 @@ class KeptOutFold(msgspec.Struct):
         if not self.is_on or series is None:
             return list(found)
         places = np.flatnonzero(series.present)
-        out = places[series.values[places] > 0].tolist()
+        out = places[(series.values[places] > 0) & ~_is_scaled(batch)[places]].tolist()
         if not out and self.recurrence.first_step is None:
             self.rows += len(places)
             return list(found)
@@ -150,3 +151,9 @@ class KeptOutFold(msgspec.Struct):
             "kept_out": recurrence.bad_rows, "kept_out_of": self.rows + since - recurrence.first_row,
             "kept_out_since": recurrence.first_step, "bad_losses": self.bad_losses, **lately,
         }  # fmt: skip
+
+
+def _is_scaled(batch: Batch) -> BoolArray:
+    """Return in which rows a loss scale says that whoever skips is a scaler, be it one by hand."""
+    series = batch.columns.get("loss_scale")
+    return np.zeros(len(batch), dtype=bool) if series is None else series.present & (series.values != 1)
