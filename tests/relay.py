@@ -31,7 +31,7 @@ class Relay:
     upstream: str  # where the real server takes frames
     faults: int = 0
     is_open: threading.Event = field(default_factory=threading.Event)  # no more faults
-    has_held: threading.Event = field(default_factory=threading.Event)
+    has_struck: threading.Event = field(default_factory=threading.Event)
     url: str = ""
     _random: Random = field(default_factory=lambda: Random(7))
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -42,6 +42,7 @@ class Relay:
             if self.is_open.is_set() or self._random.random() >= share:
                 return False
             self.faults += 1
+            self.has_struck.set()
             if self.fault != "refuses" and self.faults >= FAULTS:
                 self.is_open.set()
             return True
@@ -80,7 +81,6 @@ class Relay:
         if self.fault == "slow":
             self.is_open.wait(DELAY_S)
         if self.fault == "holds_acks" and self.happens(1.0):
-            self.has_held.set()
             self.is_open.wait()
         if self.fault == "drops_acks" and self.happens(0.8):
             return None if self.faults % 3 == 0 else False

@@ -98,6 +98,7 @@ def test_a_training_is_the_same_and_each_of_its_rows_is_stored_or_told_as_lost(
         training = Training(url, tmp_path / "spool", *runs, *flags.get(fault, ["--waits"]))
         trained = training.trained()
         if relay is not None and fault in ("500", "disk_full"):
+            assert relay.has_struck.wait(TIMEOUT_S)  # the training may be over before it is even asked
             relay.is_open.set()  # the server is well again
         dropped, _ = training.end()
         if relay is not None:
