@@ -149,7 +149,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Layer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A group of variables that is watched as one.
 
-    `name` is its path in the model, `dtype` that of its variables.
+    `name` is its path in the model, `dtype` that of its variables; `activation` is the function that makes
+    its output, where that is known. One without `has_gradient` is watched for its outputs only.
     """
 
     name: str
@@ -158,6 +159,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dtype: str = ""
     compute_dtype: str = ""
     trainable: bool = True
+    activation: str = ""
+    has_gradient: bool = True
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainvitals_server.case import Case, Guess
+from trainvitals_server.output_causes import (
+    dead_as_measured,
+    is_measured,
+    overflow_as_measured,
+    saturated_as_measured,
+)
 
 BATCH_NORM = "BatchNormalization"
 DEEP = 6  # layers over which a fading gradient is no surprise
+NO_GRADIENT = "the gradient is exactly 0 while layers nearer to the loss still get one"
 NO_ACTIVATIONS = "only the gradients show it; activations would prove it, and were not measured"
 
 
 def dead(case: Case) -> Iterator[Guess]:
-    """Explain gradients that are exactly 0."""
+    """Explain gradients that are exactly 0, and units that never fire."""
     if case.incident.kind != "dead_units":
         return
+    if is_measured(case):
+        yield from dead_as_measured(case)
+        return
     facts, rate = case.facts, case.context.rates
-    said = ["the gradient is exactly 0 while layers nearer to the loss still get one"]
+    said = [NO_GRADIENT]
     if facts.get("from_the_start"):
         yield Guess("dead_relu", 0.5, said, [NO_ACTIVATIONS, "it has never had a gradient"])
         yield Guess("saturated_activation", 0.4, said, [NO_ACTIVATIONS])
@@ -37,6 +47,9 @@ def fading(case: Case) -> Iterator[Guess]:
     """Explain gradients that fade on their way back."""
     kind, facts = case.incident.kind, case.facts
     if kind not in ("vanishing_gradient", "saturation"):
+        return
+    if "saturated_share" in facts:
+        yield from saturated_as_measured(case)
         return
     share, top = facts.get("share"), facts.get("top_layer")
     said = [f"its gradient is {share:.2g} times that of {top}"] if isinstance(share, float) else []
@@ -62,6 +75,9 @@ def fading(case: Case) -> Iterator[Guess]:
 def silent_overflow(case: Case) -> Iterator[Guess]:
     """Explain a loss that climbs back in float16 while the gradient shrinks."""
     if case.incident.kind != "activation_overflow":
+        return
+    if "largest_output" in case.facts:
+        yield from overflow_as_measured(case)
         return
     said = [
         f"the run computes in {case.context.environment.dtype_policy}, whose numbers end at 65504",

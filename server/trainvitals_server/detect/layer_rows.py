@@ -52,10 +52,13 @@ class LayerRows(msgspec.Struct):
         series = batch.layer_columns.get("layer_grad_norm")
         if series is None or not batch.layers:
             return
-        self._expect([layer.name for layer in batch.layers])
+        learning = [place for place, layer in enumerate(batch.layers) if layer.has_gradient]
+        self._expect([batch.layers[place].name for place in learning])
         rows = np.flatnonzero(series.present.any(axis=1))
-        usable = series.present[rows] & np.isfinite(series.values[rows])
-        norms = np.where(usable, series.values[rows], np.nan)
+        values, present = series.values[rows], series.present[rows]
+        if len(learning) < len(batch.layers):
+            values, present = values[:, learning], present[:, learning]
+        norms = np.where(present & np.isfinite(values), values, np.nan)
         cells = np.column_stack([_losses(batch)[rows], norms])
         place = 0
         while place < len(rows):

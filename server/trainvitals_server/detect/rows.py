@@ -53,7 +53,7 @@ def flags_at(batch: Batch, index: int) -> Flags:
     if bad is not None:
         names = [batch.layers[place].name for place in bad]
         found["bad_layers"] = "\n".join(names)
-        found["layers"] = len(batch.layers)
+        found["layers"] = sum(layer.has_gradient for layer in batch.layers)
     return found
 
 

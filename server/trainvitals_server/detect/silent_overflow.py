@@ -2,7 +2,7 @@
 
 The loss climbs back to where it began while the gradients stay finite and *shrink*: a learning rate that is
 too high makes them grow. Runs in float16 only. Needs `loss` and `grad_norm`; with `layer_grad_norm` it
-names the layer whose gradient lost most.
+names the layer whose gradient lost most, with `layer_activation_absmax` how large outputs were meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 from trainvitals.wire import FloatArray
 from trainvitals_server.batch import Batch
 from trainvitals_server.detect.layer_rows import column_medians
+from trainvitals_server.detect.output_rows import output_rows
+from trainvitals_server.detect.outputs import FLOAT16_END, Facts
 from trainvitals_server.finding import Evidence, Finding
 
 BLOCK = 8
@@ -44,6 +46,8 @@ class SilentOverflowFold(msgspec.Struct):
     out_blocks: int = 0
     onset_step: int = 0
     is_told: bool = False
+    largest_output: float = -1.0  # of the float16 layers since the loss left its level; -1: not measured
+    output_layer: str = ""
 
     def feed(self, batch: Batch) -> list[Finding]:
         """Return what the rows of `batch` say."""
@@ -57,10 +61,13 @@ class SilentOverflowFold(msgspec.Struct):
         names = [layer.name for layer in batch.layers] if layers is not None else []
         if names != self.layer_names:
             self.layer_names, self.layers, self.calm_layers = names, [], []
+        outputs = {row.step: row.sizes for row in output_rows(batch)}
         columns = zip(batch.steps[rows].tolist(), loss.values[rows].tolist(), norm.values[rows].tolist(),
                       rows.tolist(), strict=True)  # fmt: skip
         for step, value, size, row in columns:
             self._take(step, value, size, [] if layers is None else layers[row].tolist())
+            if step in outputs:
+                self._note_outputs(batch, outputs[step])
             if len(self.steps) == BLOCK:
                 findings += self._close_block()
             if self.is_told:
@@ -75,6 +82,11 @@ class SilentOverflowFold(msgspec.Struct):
         self.norms.append(norm)
         if layers:
             self.layers.append(layers)
+
+    def _note_outputs(self, batch: Batch, sizes: FloatArray) -> None:
+        for layer, size in zip(batch.layers, sizes.tolist(), strict=True):
+            if layer.compute_dtype == "float16" and size > self.largest_output:
+                self.largest_output, self.output_layer = min(size, FLOAT16_END), layer.name
 
     def _close_block(self) -> list[Finding]:
         middle, norm = median(self.losses), median(self.norms)
@@ -95,6 +107,7 @@ class SilentOverflowFold(msgspec.Struct):
         self.noise = median(abs(loss - middle) for loss in self.losses)
         self.calm_norms = [*self.calm_norms[1 - MIN_CALM :], norm]
         self.out_blocks = 0
+        self.largest_output = -1.0
         if self.layers:
             self.calm_layers = self._layer_medians()
 
@@ -127,13 +140,16 @@ class SilentOverflowFold(msgspec.Struct):
             f"the run began at {median(self.head):.4g}"
         )
         shrank = f"the gradient norm shrank meanwhile, from {before:.3g} to {norm:.3g}, and is finite"
+        measured: Facts = {}
+        if self.largest_output >= 0:
+            measured = {"largest_output": self.largest_output, "output_layer": self.output_layer}
         return Finding(
             kind="activation_overflow", severity="warning", onset_step=self.onset_step,
             detected_step=self.steps[-1], layer=layer,
             evidence=(Evidence(text=climbed, series="loss", step=self.steps[-1], value=middle),
                       Evidence(text=shrank, series="grad_norm", step=self.steps[-1], value=norm)),
             facts={"best": self.best, "loss": middle, "start": median(self.head), "norm_before": before,
-                   "norm": norm},
+                   "norm": norm, **measured},
         )  # fmt: skip
 
     def _weakest_layer(self) -> str | None:
