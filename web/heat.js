@@ -85,6 +85,26 @@ function putBefore(grid, whole) {
   copyColumn({ ...gridOf(whole, steps, 1), source: [steps] }, 0, grid, 0);
 }
 
+/**
+ * Leave out the layers of which this series knows nothing: those without weights have no gradient, a ReLU no limits.
+ * @param {Grid} grid @param {LayerSeries} whole @returns {Grid}
+ */
+export function measured(grid, whole) {
+  const rows = [...whole.step.keys()];
+  const known = whole.layers.filter((_, layer) => rows.some((row) => isPresent(whole, row, layer)));
+  const kept = grid.layers.flatMap((name, layer) => (known.includes(name) ? [layer] : []));
+  if (!kept.length || kept.length === grid.layers.length) return grid;
+  const cells = kept.flatMap((layer) =>
+    [...Array(grid.columns).keys()].map((at) => layer * grid.columns + at),
+  );
+  return {
+    ...grid,
+    layers: kept.map((layer) => grid.layers[layer]),
+    value: Float64Array.from(cells, (at) => grid.value[at]),
+    kind: Uint8Array.from(cells, (at) => grid.kind[at]),
+  };
+}
+
 /** @param {LayerSeries} series @param {number} row @param {number} layer @returns {boolean} */
 function isPresent({ layers, value }, row, layer) {
   return !value.present || !!value.present[row * layers.length + layer];
@@ -132,21 +152,26 @@ export function shadeOf(value, median) {
   return Math.min(1, Math.max(0, 0.5 + Math.log10(value / median) / (2 * DECADES)));
 }
 
+/** @param {Grid} grid @param {number[] | null} medians null: the values are shares @param {number} at @returns {number} */
+function shadeAt(grid, medians, at) {
+  if (!medians) return Math.min(1, Math.max(0, grid.value[at]));
+  return shadeOf(grid.value[at], medians[Math.floor(at / grid.columns)]);
+}
+
 /** @param {number} shade @param {HeatColors} colors @returns {Rgb} */
 export function colorOf(shade, { low, middle, high }) {
   const [from, to, share] = shade < 0.5 ? [low, middle, shade * 2] : [middle, high, shade * 2 - 1];
   return /** @type {Rgb} */ (from.map((part, i) => Math.round(part + (to[i] - part) * share)));
 }
 
-/** @param {Grid} grid @param {number[]} medians @param {HeatColors} colors @returns {Uint8ClampedArray<ArrayBuffer>} RGBA; what is missing is transparent */
+/** @param {Grid} grid @param {number[] | null} medians null: the values are shares @param {HeatColors} colors @returns {Uint8ClampedArray<ArrayBuffer>} RGBA; what is missing is transparent */
 export function pixelsOf(grid, medians, colors) {
   const pixels = new Uint8ClampedArray(grid.kind.length * 4);
   grid.kind.forEach((kind, at) => {
     if (kind === MISSING) return;
-    const median = medians[Math.floor(at / grid.columns)];
     const color =
       kind === FINITE
-        ? colorOf(shadeOf(grid.value[at], median), colors)
+        ? colorOf(shadeAt(grid, medians, at), colors)
         : colors[/** @type {"nan" | "posinf" | "neginf"} */ (KINDS[kind])];
     pixels.set([...color, 255], at * 4);
   });
@@ -161,7 +186,7 @@ export function stepsOf({ range, columns }, column) {
 }
 
 /**
- * What a cell says, in words. @param {Grid} grid @param {number[]} medians
+ * What a cell says, in words. @param {Grid} grid @param {number[] | null} medians null: the values are shares
  * @param {number} layer @param {number} column @returns {string}
  */
 export function cellText(grid, medians, layer, column) {
@@ -170,7 +195,7 @@ export function cellText(grid, medians, layer, column) {
   const kind = KINDS[grid.kind[at]];
   if (kind === "missing") return `${head}: missing`;
   if (kind !== "finite") return `${head}: ${KIND_WORDS[kind]}`;
-  const [value, median] = [grid.value[at], medians[layer]];
+  const [value, median] = [grid.value[at], medians?.[layer] ?? NaN];
   const ratio =
     Number.isNaN(median) || value <= 0 ? "" : `, ${number(+(value / median).toPrecision(2))} × its median`;
   return `${head}: ${number(value)}${ratio}`;

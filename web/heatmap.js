@@ -10,6 +10,7 @@ import {
   gridOf,
   held,
   KINDS,
+  measured,
   mediansOf,
   pixelsOf,
   rgbOf,
@@ -48,7 +49,7 @@ export function createHeatMap(card, redraw, want, choose) {
   let isVisible = false;
   /** @type {unknown[]} */
   let drawn = [];
-  /** @type {{grid: Grid, medians: number[]} | null} */
+  /** @type {{grid: Grid, medians: number[] | null} | null} */
   let shown = null;
   /** @type {Cell | null} */
   let cell = null;
@@ -99,9 +100,9 @@ export function createHeatMap(card, redraw, want, choose) {
       if (!series?.step.length || needs.every((need, i) => need === drawn[i])) return;
       drawn = needs;
       const range = map.isSampled ? shownRange(state) : (state.range ?? extentOf(series));
-      const measured = gridOf(series, range, Math.max(1, Math.floor(parts.field.clientWidth / CELL_PX)));
-      const grid = map.isSampled ? held(measured, base ?? series) : measured;
-      shown = { grid, medians: mediansFor(grid.layers, base ?? series) };
+      const cells = gridOf(series, range, Math.max(1, Math.floor(parts.field.clientWidth / CELL_PX)));
+      const grid = measured(map.isSampled ? held(cells, base ?? series) : cells, base ?? series);
+      shown = { grid, medians: map.isShare ? null : mediansFor(grid.layers, base ?? series) };
       paint(parts, grid, shown.medians);
       const bad = firstBadText(state.norms.onset ?? base ?? series);
       parts.bad.textContent = map.isSampled ? bad.replace("first", "first seen") : bad;
@@ -122,20 +123,24 @@ function build(card) {
   const cursor = h("div", { class: "heat-cursor", hidden: true });
   const field = h("div", { class: "heat-field" }, canvas, cursor);
   const [bad, heading, note] = [h("span", { class: "heat-bad" }), h("h2", {}), h("span", {})];
+  const [least, most] = [h("span", {}), h("span", {})];
   const choice = h("select", { "aria-label": "What the map of the layers shows" });
   card.append(
     h("header", {}, heading, choice, bad),
-    h("p", { class: "note-line" }, note, legend()),
+    h("p", { class: "note-line" }, note, legend(least, most)),
     h("div", { class: "heat-rows" }, names, field, ticks),
     said,
   );
-  return { canvas, names, ticks, said, cursor, field, bad, heading, note, choice };
+  return { canvas, names, ticks, said, cursor, field, bad, heading, note, choice, least, most };
 }
 
 /** @param {ReturnType<typeof build>} parts @param {HTMLElement} card @param {LayerMap} map @param {LayerMap[]} maps */
-function title({ heading, note, choice }, card, map, maps) {
+function title({ heading, note, choice, least, most }, card, map, maps) {
   heading.textContent = `${map.title} by layer`;
-  note.textContent = `against the layer’s own median${map.isSampled ? "; measured now and then, shown until the next time" : ""}`;
+  const scale = map.isShare ? "of the whole layer" : "against the layer’s own median";
+  note.textContent = `${scale}${map.isSampled ? "; measured now and then, shown until the next time" : ""}`;
+  const end = 10 ** DECADES;
+  [least.textContent, most.textContent] = map.isShare ? ["0 ", " 1"] : [`1/${end} `, ` ${end} ×`];
   card.setAttribute("aria-label", heading.textContent);
   choice.hidden = maps.length < 2;
   if (choice.options.length !== maps.length)
@@ -143,9 +148,8 @@ function title({ heading, note, choice }, card, map, maps) {
   choice.value = map.series;
 }
 
-/** @returns {HTMLElement} */
-function legend() {
-  const most = 10 ** DECADES;
+/** @param {HTMLElement} least @param {HTMLElement} most the ends of the scale @returns {HTMLElement} */
+function legend(least, most) {
   const scale = h("i", { class: "heat-scale", "aria-hidden": "true" });
   const kinds = KINDS.filter((kind) => kind === "nan" || kind === "posinf" || kind === "missing").reverse();
   const words = { nan: "NaN", posinf: "+Inf", missing: "missing" };
@@ -157,10 +161,10 @@ function legend() {
       words[/** @type {keyof typeof words} */ (kind)],
     ),
   );
-  return h("span", { class: "legend" }, h("span", {}, `1/${most} `, scale, ` ${most} ×`), ...boxes);
+  return h("span", { class: "legend" }, h("span", {}, least, scale, most), ...boxes);
 }
 
-/** @param {ReturnType<typeof build>} parts @param {Grid} grid @param {number[]} medians */
+/** @param {ReturnType<typeof build>} parts @param {Grid} grid @param {number[] | null} medians */
 function paint({ canvas, names, ticks, field }, grid, medians) {
   const rows = grid.layers.length;
   const { row, every } = rowsOf(rows);

@@ -3,7 +3,8 @@
 /** @typedef {import("./state.js").State} State */
 /**
  * `isSampled`: measured now and then; what was measured is shown until the next time.
- * @typedef {{series: string, title: string, isSampled: boolean}} LayerMap
+ * `isShare`: 0 .. 1, where a colour is the share itself, not what it is against the layer's median.
+ * @typedef {{series: string, title: string, isSampled: boolean, isShare?: boolean}} LayerMap
  */
 
 /** @type {LayerMap[]} */
@@ -11,6 +12,10 @@ export const LAYER_MAPS = [
   { series: "layer_grad_norm", title: "Gradient norm", isSampled: false },
   { series: "layer_weight_norm", title: "Weight norm", isSampled: true },
   { series: "layer_update_ratio", title: "Update ratio", isSampled: true },
+  { series: "layer_activation_absmax", title: "Largest output", isSampled: true },
+  { series: "layer_activation_nonfinite", title: "Outputs that are not finite", isSampled: true },
+  { series: "layer_dead_share", title: "Share of dead units", isSampled: true, isShare: true },
+  { series: "layer_saturated_share", title: "Share of saturated outputs", isSampled: true, isShare: true },
 ];
 export const DEFAULT_MAP = LAYER_MAPS[0].series;
 

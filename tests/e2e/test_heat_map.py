@@ -131,6 +131,46 @@ def test_update_ratios_are_chosen_and_shown_until_the_next_measurement(
     expect(card.locator("output")).to_have_text("dense_1, step 20: 0.1, 100 × its median")
 
 
+def test_what_layers_gave_out_is_chosen_and_shows_the_layers_that_it_is_known_of(
+    open_page: OpenPage, new_run: NewRun
+) -> None:
+    run = new_run()
+    kinds = {"dense": ("relu", True), "act": ("relu", False), "head": ("tanh", True)}
+    watched = [
+        wire.Layer(name=name, kind="Dense", activation=activation, has_gradient=has_gradient)
+        for name, (activation, has_gradient) in kinds.items()
+    ]
+    run.layout(watched, wire.Environment())
+    rows = np.arange(40)
+    present = np.repeat((rows % 10 == 0)[:, np.newaxis], 3, axis=1)
+    dead = np.zeros((40, 3))
+    dead[:, 1] = np.where(rows >= 20, 1.0, 0.5)
+    bent = np.full((40, 3), 0.25)
+    run.layer_norms(
+        np.ones((40, 3)),
+        np.array([[True, False, True]] * 40),
+        layer_dead_share=(dead, present & [True, True, False]),
+        layer_saturated_share=(bent, present & [False, False, True]),
+        layer_activation_absmax=(np.ones((40, 3)), present),
+    )
+    page = open_page(run.url)
+    card = drawn(page, "39")
+    names = card.locator(".heat-names > *")
+    expect(names).to_have_text(["dense", "head"])  # no gradient is known of a layer without weights
+    card.locator("select").select_option(label="Share of dead units")
+    expect(names).to_have_text(["dense", "act"])
+    expect(card.locator(".note-line")).to_contain_text("of the whole layer")
+    seen = pixels(card)
+    assert seen[1][0] == seen[1][19] == card.evaluate(COLOR, "heat-middle")
+    assert seen[1][20] == seen[1][39] == card.evaluate(COLOR, "heat-high")
+    assert seen[0][0] == card.evaluate(COLOR, "heat-low")
+    card.locator("canvas").focus()
+    page.keyboard.press("ArrowDown")
+    expect(card.locator("output")).to_have_text("act, step 30: 1")
+    card.locator("select").select_option(label="Share of saturated outputs")
+    expect(names).to_have_text(["head"])
+
+
 def test_new_steps_come_without_a_reload_and_a_zoom_shows_single_steps(
     open_page: OpenPage, new_run: NewRun
 ) -> None:

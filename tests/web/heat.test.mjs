@@ -9,6 +9,7 @@ import {
   gridOf,
   held,
   KINDS,
+  measured,
   mediansOf,
   pixelsOf,
   rgbOf,
@@ -50,6 +51,32 @@ function cells(grid, layer) {
     KINDS[kind] === "finite" ? grid.value[from + i] : KINDS[kind],
   );
 }
+
+test("layers of which a series knows nothing have no row, unless it knows nothing of all", () => {
+  const table = series([
+    [undefined, 2, undefined, 4],
+    [undefined, 3, undefined, undefined],
+  ]);
+  const grid = measured(gridOf(table, extentOf(table), 100), table);
+  assert.deepEqual(grid.layers, ["layer_1", "layer_3"]);
+  assert.deepEqual(
+    [cells(grid, 0), cells(grid, 1)],
+    [
+      [2, 3],
+      [4, "missing"],
+    ],
+  );
+  const empty = series([[undefined, undefined]]);
+  assert.equal(measured(gridOf(empty, { from: 0, to: 0 }, 9), empty).layers.length, 2);
+});
+
+test("a share is its own colour and has no median beside it", () => {
+  const table = series([[0, 0.5, 1]]);
+  const grid = gridOf(table, { from: 0, to: 0 }, 9);
+  const pixels = pixelsOf(grid, null, colors);
+  assert.deepEqual([pixels[0], pixels[4], pixels[8]], [0, 100, 200]);
+  assert.equal(cellText(grid, null, 1, 0), "layer_1, step 0: 0.5");
+});
 
 test("few steps have a column each, and the five kinds of cells stay apart", () => {
   const table = series([
