@@ -13,6 +13,7 @@ from trainvitals import wire
 from trainvitals.identity import program_facts
 from trainvitals.odd import refuse_masked
 from trainvitals.probe import measure
+from trainvitals.probe.caller import operations_of_caller
 from trainvitals.probe.decode import BlockShape, Decoded, decode
 from trainvitals.probe.environment import device, optimizer_settings, versions
 from trainvitals.probe.kinds import takes_unscaled
@@ -52,6 +53,7 @@ class LoopProbe:
         self.layout = Layout()
         self._makers: dict[object, _Maker] = {}
         self._optimizer: Value = None
+        self._operations: dict[str, list[str]] = {}
 
     def write(
         self,
@@ -101,7 +103,8 @@ class LoopProbe:
         config: dict[str, wire.Scalar],
         operations: dict[str, list[str]] | None = None,
     ) -> wire.Environment:
-        """Return what is known of the loop."""
+        """Return what is known of the loop, and of the compiled functions around where it reports."""
+        self._operations = operations or operations_of_caller() or self._operations
         optimizer = optimizer if optimizer is not None else self._optimizer
         return wire.Environment(
             versions=versions(),
@@ -110,7 +113,7 @@ class LoopProbe:
             optimizer_config=optimizer_settings(optimizer),
             loss_scaling=bool(scaling_of(optimizer)),
             device=device(),
-            operations=operations or {},
+            operations=self._operations,
             config=config,
             **program_facts(),
         )

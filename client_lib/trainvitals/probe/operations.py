@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import tensorflow as tf
 
 from trainvitals import wire
@@ -14,12 +16,16 @@ OWN_SCOPE = "trainvitals"
 _MAX_CONSTANT_BYTES = 4096  # a mask value is small; a large table is data
 
 
-def risky_operations() -> dict[str, list[str]]:
-    """Return names by kind, at most 16 a kind, of what the current graph holds so far; {} outside a graph."""
-    if tf.executing_eagerly():
-        return {}
+def risky_operations(operations: Iterable[Value] | None = None) -> dict[str, list[str]]:
+    """Return names by kind, at most 16 a kind, of `operations`.
+
+    Without them it is what the current graph holds so far: {} outside a graph.
+    """
+    if operations is None:
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        operations = () if graph is None else graph.get_operations()
     found: dict[str, list[str]] = {}
-    for operation in tf.compat.v1.get_default_graph().get_operations():
+    for operation in operations:
         kind = _kind(operation)
         if kind is None or "gradient_tape" in operation.name or OWN_SCOPE in operation.name:
             continue
