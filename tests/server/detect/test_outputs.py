@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from given_out import FAILING_OUTPUTS, HEALTHY_OUTPUTS, cut_elsewhere, dead_relu, growing_half, with_outputs
-from layered import ROWS, layered, usual
+from given_out import (
+    FAILING_OUTPUTS,
+    HEALTHY_OUTPUTS,
+    UNBENT,
+    USUAL,
+    cut_elsewhere,
+    dead_relu,
+    growing_half,
+    with_outputs,
+)
+from layered import ROWS, dead, layered, usual
 from traces import learning
 from trainvitals.wire import Environment, Hello
 from trainvitals_server.batch import Batch, Series
@@ -106,6 +115,12 @@ def test_without_measured_outputs_the_words_stay_careful() -> None:
     assert "were not measured" in cause(incident, "dead_relu").against[0]
 
 
+def test_outputs_that_were_last_measured_before_the_onset_prove_nothing() -> None:
+    incident = the_one(with_outputs(dead(), dead=USUAL, saturated=UNBENT, sizes={}, every=240))
+    assert incident.onset_step == 250
+    assert "likely dead" in incident.verdict
+
+
 @pytest.mark.parametrize("name", ["bent_tanh", "stuck_at_limits"])
 def test_outputs_at_their_limits_prove_a_saturated_activation(name: str) -> None:
     incident = the_one(FAILING_OUTPUTS[name][0]())
@@ -141,17 +156,17 @@ def test_a_silent_overflow_is_proven_by_outputs_that_were_not_finite_and_refuted
     norms[250:] *= 0.05
     environment = Environment(dtype_policy="mixed_float16")
 
-    def told(size: float) -> Incident:
-        sizes = {"d1": np.where(rows < 250, 30.0, size)}
+    def told(size: float, before: float = 30.0) -> Incident:
+        sizes = {"d1": np.where(rows < 250, before, size)}
         batch = with_outputs(layered(norms, loss), dead={}, saturated={}, sizes=sizes, dtype="float16")
         found = scan([batch], environment=environment, layers=batch.layers)
         return next(item for item in found if item.kind == "activation_overflow")
 
     assert told(np.inf).causes[0].cause == "float16_activation_overflow"
     assert told(np.inf).causes[0].confidence >= PROVEN
-    assert all(
-        one.cause != "float16_activation_overflow" or one.confidence < 0.1 for one in told(40.0).causes
-    )
+    assert cause(told(40.0), "float16_activation_overflow").confidence < 0.1
+    earlier = told(40.0, before=60_000.0)  # while the loss was at its level: no news
+    assert cause(earlier, "float16_activation_overflow").confidence < 0.1
 
 
 def test_a_nan_in_every_gradient_is_none_of_a_single_layer_beside_layers_without_a_gradient() -> None:
