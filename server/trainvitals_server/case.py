@@ -29,6 +29,7 @@ class Context:
     checkpoints: tuple[int, ...] = ()
     rates: RateSummary = field(default_factory=RateSummary)
     origin: Origin = field(default_factory=Origin)
+    is_by_step: bool = True  # a row is a step, and not what a log says once an epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,8 +181,12 @@ def _first_step(case: Case) -> Iterator[Guess]:
             said += large_update(case)
             yield Guess("learning_rate_too_high", 0.6, said)
             yield Guess("initialisation", 0.3, ["it fails in the first steps"], ["the first loss was finite"])
-        else:
+        elif case.context.is_by_step:
             yield Guess("initialisation", 0.45, ["it fails in the very first step"])
+        else:
+            said = ["the first row is not finite already; which step of it failed first is not known"]
+            yield Guess("learning_rate_too_high", 0.15, said)
+            yield Guess("initialisation", 0.15, said)
 
 
 def _growth(case: Case) -> Iterator[Guess]:

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainvitals.wire import Hello, Layout
+from trainvitals_server.batch import Batch
 from trainvitals_server.codec import dumps
 from trainvitals_server.detect.needs import coverage
 from trainvitals_server.fold import RunFold
 from trainvitals_server.incident import Incident
 from trainvitals_server.log_report import chart_width, report, show
+from trainvitals_server.log_units import in_units
 from trainvitals_server.logfile import Log, read_log
+from trainvitals_server.loss_parts import as_loss, of_part
 from trainvitals_server.progress import Progress
 from trainvitals_server.readers import NothingToJudge, UnreadableLog, is_log, printable, runs_of
 
@@ -30,12 +33,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a log, or a folder of logs")
     parser.add_argument("--json", action="store_true", help="one JSON object a line for each file")
+    parser.add_argument(
+        "--verbose", action="store_true", help="name every kind that was looked for or not, with the reason"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Judge the files and return the exit code."""
     try:
-        code = _check(args.files, as_json=args.json)
+        code = _check(args.files, as_json=args.json, is_verbose=args.verbose)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read the report has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -44,19 +50,29 @@ def run(args: argparse.Namespace) -> int:
 
 
 def judge(log: Log) -> list[Incident]:
-    """Return the incidents of a log, in order; a branch goes on with what was known before it."""
+    """Return the incidents of a log, in order; those of parts of a loss that it has no total of come last."""
+    found = _incidents(log, log.branches)
+    for part in log.judged_parts:
+        branches = [as_loss(branch, part) for branch in log.branches]
+        found += [of_part(incident, part) for incident in _incidents(log, branches)]
+    return [in_units(incident, log.unit) for incident in found]
+
+
+def _incidents(log: Log, branches: Sequence[Batch]) -> list[Incident]:
+    """Return the incidents of some rows; a branch goes on with what was known before it."""
     fold = RunFold(printable(log.path.name))
-    for ordinal, branch in enumerate(log.branches):
+    for ordinal, branch in enumerate(branches):
         session = str(ordinal)
         resume = int(branch.steps[0]) if ordinal else None
         fold.hello(Hello(run_id=fold.run_id, session_id=session, session_ordinal=ordinal, resume_step=resume))
         if log.layers:
             fold.layout(0, session, Layout(seq=1, layout_id=1, layers=list(log.layers)))
+        fold.sessions[f"0/{session}"].is_by_step = log.unit == "step"
         fold.rows(0, session, branch)
     return fold.incidents()
 
 
-def _check(paths: Sequence[Path], *, as_json: bool) -> int:
+def _check(paths: Sequence[Path], *, as_json: bool, is_verbose: bool) -> int:
     files = [file for path in paths for file in _files(path)]
     progress = Progress(sys.stderr, sum(_bytes(part) for file in files for part in file.parts))
     worst, is_any_judged = HEALTHY, False
@@ -77,7 +93,7 @@ def _check(paths: Sequence[Path], *, as_json: bool) -> int:
         if worst == HEALTHY and any(incident.severity != "info" for incident in incidents):
             worst = TROUBLED
         progress.clear()
-        _say(log, incidents, as_json=as_json)
+        _say(log, incidents, as_json=as_json, is_verbose=is_verbose)
     return worst if is_any_judged else UNREADABLE
 
 
@@ -107,12 +123,13 @@ def _bytes(path: Path) -> int:
         return 0
 
 
-def _say(log: Log, incidents: Sequence[Incident], *, as_json: bool) -> None:
+def _say(log: Log, incidents: Sequence[Incident], *, as_json: bool, is_verbose: bool) -> None:
     if as_json:
         sys.stdout.write(_json_line(log, incidents))
     else:
         is_plain = not (sys.stdout.encoding or "").lower().startswith("utf")
-        show(report(log, incidents, width=chart_width(), is_plain=is_plain), sys.stdout)
+        lines = report(log, incidents, width=chart_width(), is_plain=is_plain, is_verbose=is_verbose)
+        show(lines, sys.stdout)
 
 
 def _say_unreadable(error: UnreadableLog, *, as_json: bool) -> None:

@@ -26,6 +26,7 @@ OWN = ("step_time_s", "optimizer_step", "batch_size")  # only under our own name
 LAYER_SERIES = "layer_"  # how series with a column for each layer begin
 _SERIES_OF = {name: series for series, names in NAMES.items() for name in names}
 _TRAINING = re.compile(r"(train|training)[/_]")
+_PART = re.compile(r"(loss_?\d+|.+[_/]loss|loss/.+)")  # of one output or network
 _VALIDATION = re.compile(r"(val|valid|validation|eval|test)/")
 
 
@@ -45,6 +46,16 @@ def series_of(name: str) -> str | None:
     if key not in _SERIES_OF and (training := _TRAINING.match(key)):
         key = key[training.end() :]
     return _SERIES_OF.get(key)
+
+
+def loss_part_of(name: str) -> str | None:
+    """Return the column's own name where it holds the loss of one output or network; None for any other."""
+    key = normal(name)
+    if key in _SERIES_OF or _VALIDATION.match(key) or key.startswith("val_"):
+        return None
+    if training := _TRAINING.match(key):
+        key = key[training.end() :]
+    return key if _PART.fullmatch(key) and key not in _SERIES_OF else None
 
 
 def layer_of(name: str) -> tuple[str, str] | None:

@@ -131,6 +131,7 @@ class Session(msgspec.Struct):
     stride: int = SNAPSHOT_ROWS
     entries: list[Entry] = []
     reports: list[dict[str, Any]] = []  # of replayed steps
+    is_by_step: bool = True
 
     def feed(self, batch: Batch) -> list[Incident]:
         """Fold rows, cut where a snapshot is due."""
@@ -211,6 +212,7 @@ class Session(msgspec.Struct):
             checkpoints=tuple(self.checkpoints),
             rates=rates,
             origin=self.detectors.origin,
+            is_by_step=self.is_by_step,
         )
 
     def _next_snapshot(self) -> int:

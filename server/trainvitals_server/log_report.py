@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TextIO
 
 from trainvitals_server.batch import Batch
-from trainvitals_server.detect.needs import coverage
+from trainvitals_server.detect.needs import HALF, LIVE, Skipped, coverage
 from trainvitals_server.incident import Incident
 from trainvitals_server.logfile import Log
 from trainvitals_server.readers import printable
@@ -17,6 +18,8 @@ MARKS = {"critical": "!!", "warning": " !", "info": "  "}
 CHARTED = ("loss", "grad_norm", "loss_scale", "val_loss", "learning_rate")  # the first one there is drawn
 CHART_WIDTH = 78
 MAX_REASONS, MAX_NEXT = 3, 2
+MAX_SERIES = 4  # named in the line that says what was not looked for
+_SERIES = re.compile(r"no (?:series )?(\w+)")  # of alternatives the first one
 
 Style = Literal["head", "good", "critical", "warning", "info", "chart", "quiet", "plain"]
 COLOURS: dict[Style, str] = {
@@ -32,7 +35,9 @@ class Line(NamedTuple):
     text: str
 
 
-def report(log: Log, incidents: Sequence[Incident], *, width: int, is_plain: bool) -> list[Line]:
+def report(
+    log: Log, incidents: Sequence[Incident], *, width: int, is_plain: bool, is_verbose: bool = False
+) -> list[Line]:
     """Return the lines about one log; `is_plain` for a terminal that shows ASCII only."""
     first, last = (
         min(int(branch.steps[0]) for branch in log.branches),
@@ -42,7 +47,7 @@ def report(log: Log, incidents: Sequence[Incident], *, width: int, is_plain: boo
     lines = [
         Line(
             "head" if loud else "good",
-            f"{printable(str(log.path))}: {log.rows} rows, steps {first} to {last}: {_summary(loud)}",
+            f"{printable(str(log.path))}: {log.rows} rows, {log.unit}s {first} to {last}: {_summary(loud)}",
         )
     ]
     marks = [incident.onset_step for incident in incidents]
@@ -50,7 +55,7 @@ def report(log: Log, incidents: Sequence[Incident], *, width: int, is_plain: boo
     lines += [Line("plain", f"   note: {note}") for note in log.notes]
     for incident in incidents:
         lines += _incident_lines(incident)
-    return lines + _coverage_lines(log)
+    return lines + _coverage_lines(log, is_verbose=is_verbose)
 
 
 def show(lines: Sequence[Line], stream: TextIO) -> None:
@@ -97,8 +102,10 @@ def _incident_lines(incident: Incident) -> list[Line]:
     return lines
 
 
-def _coverage_lines(log: Log) -> list[Line]:
+def _coverage_lines(log: Log, *, is_verbose: bool) -> list[Line]:
     ran, skipped = coverage(log.counts)
+    if not is_verbose:
+        return [Line("quiet", f"   looked for {_kinds(len(ran))}{_left_out(skipped)}")]
     reasons: dict[str, list[str]] = {}
     for item in skipped:
         reasons.setdefault(item.reason, []).append(item.kind)
@@ -107,3 +114,25 @@ def _coverage_lines(log: Log) -> list[Line]:
         Line("quiet", f"   not looked for ({reason}): {', '.join(kinds)}")
         for reason, kinds in reasons.items()
     ]
+
+
+def _left_out(skipped: Sequence[Skipped]) -> str:
+    """Return in a few words why kinds were not looked for."""
+    if not skipped:
+        return ""
+    reasons = [item.reason for item in skipped]
+    series = dict.fromkeys(
+        name for reason in reasons if reason.startswith("no series") for name in _SERIES.findall(reason)
+    )
+    lacks = [f"columns ({', '.join([*series][:MAX_SERIES])}{', ...' * (len(series) > MAX_SERIES)})"] * bool(
+        series
+    )
+    lacks += ["more rows"] * any(reason[0].isdigit() for reason in reasons)
+    lacks += ["a run that reports"] * any(f"no {one}" in reasons for one in (HALF, LIVE))
+    *firsts, last = lacks
+    told = f"{', '.join(firsts)} or {last}" if firsts else last
+    return f"; {len(skipped)} more take {told} (--verbose says which)"
+
+
+def _kinds(number: int) -> str:
+    return "1 kind of trouble" if number == 1 else f"{number} kinds of trouble"

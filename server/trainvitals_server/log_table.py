@@ -14,6 +14,8 @@ import numpy as np
 
 from trainvitals.wire import FloatArray, IntArray
 from trainvitals_server import column_names as names
+from trainvitals_server.log_units import Unit
+from trainvitals_server.loss_parts import PREFIX
 from trainvitals_server.readers import Place, Row, UnreadableLog
 from trainvitals_server.readers.row import shown
 
@@ -80,15 +82,16 @@ class LogTable:
         self._steps.append(step)
         self.places.append(row.place)
 
-    def steps(self) -> tuple[IntArray, str]:
-        """Return the step of each row, and a note where the log does not say them."""
+    def steps(self) -> tuple[IntArray, Unit, str]:
+        """Return the number of each row, what it counts, and a note where the log does not say the steps."""
         if self._without_step < len(self._steps):
-            return np.array(self._steps, dtype=np.int64), ""
+            is_by_epoch = any(names.is_by_epoch(column.name) for column in self.chosen()[0].values())
+            return np.array(self._steps, dtype=np.int64), "epoch" if is_by_epoch else "step", ""
         rows, epochs = self._epochs.cells()
         are_steps = len(rows) == len(self) and bool(np.all(epochs == np.round(epochs)))
         if are_steps and np.all(np.abs(epochs) < MAX_STEP) and np.all(np.diff(epochs) != 0):
-            return epochs.astype(np.int64), "no column of steps: the epochs count as steps"
-        return np.array(self._steps, dtype=np.int64), "no column of steps: the rows are counted from 0"
+            return epochs.astype(np.int64), "epoch", "no column of steps: the epochs count as steps"
+        return np.array(self._steps, dtype=np.int64), "row", "no column of steps: the rows are counted from 0"
 
     def chosen(self) -> tuple[dict[Target, Column], list[str]]:
         """Return one column for each series, and the names of those left out in favour of it.
@@ -156,4 +159,6 @@ def _new_column(name: str) -> Column | int | None:
     if (layer := names.layer_of(name)) is not None:
         return Column(name, layer)
     series = names.series_of(name)
+    if series is None and (part := names.loss_part_of(name)) is not None:
+        series = PREFIX + part
     return Column(name, (series, None)) if series is not None else None

@@ -19,6 +19,8 @@ from trainvitals_server.batch import Batch, Series
 from trainvitals_server.detect.needs import coverage
 from trainvitals_server.log_branches import bounds, split
 from trainvitals_server.log_table import LogTable, Target
+from trainvitals_server.log_units import Unit
+from trainvitals_server.loss_parts import PREFIX, judged_of, note_on
 from trainvitals_server.readers import CutOff, NothingToJudge, Place, Row, UnreadableLog, printable, read_rows
 from trainvitals_server.readers.row import shown
 from trainvitals_server.readers.source import Watch
@@ -34,6 +36,7 @@ class Log:
     path: Path
     branches: list[Batch]
     notes: list[str] = field(default_factory=list)
+    unit: Unit = "step"  # what a row is
 
     @property
     def rows(self) -> int:
@@ -53,12 +56,19 @@ class Log:
             for columns in (branch.columns, branch.layer_columns):
                 for name, series in columns.items():
                     counts[name] += int(series.present.reshape(len(branch), -1).any(axis=1).sum())
-        return dict(+counts)
+        known = {name: count for name, count in counts.items() if count and not name.startswith(PREFIX)}
+        parts = [counts[PREFIX + part] for part in self.judged_parts]
+        return {**known, "loss": max(parts)} if parts else known
 
     @property
     def series(self) -> set[str]:
         """The series that hold at least one value."""
         return set(self.counts)
+
+    @property
+    def judged_parts(self) -> list[str]:
+        """The columns that are judged in place of a loss, each by itself."""
+        return judged_of(_filled(self.branches))
 
 
 def read_log(path: Path, watch: Watch = lambda _: None, parts: Sequence[Path] = ()) -> Log:
@@ -76,6 +86,7 @@ def read_log(path: Path, watch: Watch = lambda _: None, parts: Sequence[Path] = 
     if not len(table):
         raise NothingToJudge(path, f"it has no rows with {JUDGED}")
     log = _assemble(path, table, notes)
+    log.notes += [note] if (note := note_on(_filled(log.branches))) else []
     if not coverage(log.series)[0]:
         raise NothingToJudge(path, f"no column that can be judged holds a value: {JUDGED}")
     return log
@@ -99,6 +110,10 @@ def _read(table: LogTable, path: Path, watch: Watch, *, is_one_of_many: bool) ->
     return ""
 
 
+def _filled(branches: Sequence[Batch]) -> set[str]:
+    return {name for one in branches for name, series in one.columns.items() if series.present.any()}
+
+
 def _within(folder: Path, part: Path) -> str:
     return printable(str(part.relative_to(folder) if part.is_relative_to(folder) else part))
 
@@ -113,7 +128,7 @@ def _add(table: LogTable, row: Row) -> None:
 
 
 def _assemble(path: Path, table: LogTable, notes: list[str]) -> Log:
-    steps, note = table.steps()
+    steps, unit, note = table.steps()
     chosen, left = table.chosen()
     cells = {target: column.cells() for target, column in chosen.items()}
     parts = split({repr(target): (rows, steps[rows]) for target, (rows, _) in cells.items()})
@@ -132,7 +147,7 @@ def _assemble(path: Path, table: LogTable, notes: list[str]) -> Log:
         notes.append(
             f"the steps fall back {_times(falls, 'time')} ({fall}): each branch was judged by itself"
         )
-    return Log(path, [branch for branch, _ in made], notes)
+    return Log(path, [branch for branch, _ in made], notes, unit)
 
 
 def _branch(
