@@ -27,7 +27,8 @@ TRAINING_TIMEOUT_S = 90
 SERIES = (
     *("loss", "grad_norm", "grad_nonfinite", "loss_scale", "skipped", "learning_rate", "optimizer_step"),
     *("step_time_s", "batch_size", "layer_grad_norm", "layer_grad_nonfinite", "weight_nonfinite"),
-    *("layer_weight_norm", "layer_update_ratio", "overhead_share"),
+    *("layer_weight_norm", "layer_update_ratio", "overhead_share", "layer_activation_absmax"),
+    *("layer_activation_nonfinite", "layer_dead_share", "layer_saturated_share"),
 )
 
 

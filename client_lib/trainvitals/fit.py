@@ -56,9 +56,12 @@ class Fit:
         on_stop: Callable[[], None] = lambda: None,
         probe: type[Probe] = Probe,
         overhead_budget: float = DEFAULT_SHARE,
+        activations_every: int = 0,
     ) -> None:
         self._session = session
-        self._probe = probe(captures=response.autopsy, policy=response.policy)
+        self._probe = probe(
+            captures=response.autopsy, policy=response.policy, activations_every=activations_every
+        )
         self._weights = Weights(overhead_budget)
         self._overhead = Overhead()
         self._halt = Halt(session)

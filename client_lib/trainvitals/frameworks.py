@@ -119,6 +119,7 @@ def training_for(
     response: Response,
     on_stop: Callable[[], None],
     overhead_budget: float = DEFAULT_SHARE,
+    activations_every: int = 0,
 ) -> Training:
     """Return what reports a `fit`."""
     if way == "metrics":
@@ -128,4 +129,5 @@ def training_for(
     from trainvitals.fit import Fit
     from trainvitals.probe.adapter import probe_for
 
-    return Fit(session, response, on_stop, probe_for(way), overhead_budget if way == "keras" else 0.0)
+    share = overhead_budget if way == "keras" else 0.0
+    return Fit(session, response, on_stop, probe_for(way), share, activations_every)

@@ -18,7 +18,8 @@ MAX_SERIES = 1000  # beyond what servers take; bounds what an unreachable one is
 ALWAYS = frozenset({
     "loss", "grad_norm", "grad_nonfinite", "loss_scale", "skipped", "learning_rate", "optimizer_step",
     "step_time_s", "batch_size", "weight_nonfinite", "layer_grad_norm", "layer_grad_nonfinite",
-    "layer_weight_norm", "layer_update_ratio", "overhead_share",
+    "layer_weight_norm", "layer_update_ratio", "overhead_share", "layer_activation_absmax",
+    "layer_activation_nonfinite", "layer_dead_share", "layer_saturated_share",
 })  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from trainvitals.budget import DEFAULT_SHARE, check_share
 from trainvitals.frameworks import Training, Way, callback_class, keeps_no_update_out, training_for, way_of
 from trainvitals.guard import Guard
 from trainvitals.identity import identify
+from trainvitals.intervals import check_interval
 from trainvitals.notebook import as_html
 from trainvitals.preflight import preflight
 from trainvitals.preflight.report import PreflightReport
@@ -84,6 +85,9 @@ class HealthReporter(_Callback):
         redact: Send no ranges of values, no paths and no source lines.
         overhead_budget: The share of the time that measuring weights and their updates may take. They are
             measured as often as it allows, often in a small model and seldom in a large one; 0: never.
+        activations: Measure what each layer gives out: how many of its units never fire, how much of a tanh
+            or sigmoid is at its limits, the largest absolute value, and what is not finite. True does it in
+            every 10th step, a number in every so manyth, and either where the loss is not finite.
     """
 
     # Keras may call `on_train_batch_end` from a thread, as it does without us: turning that off would make
@@ -112,6 +116,7 @@ class HealthReporter(_Callback):
         share_batch: bool = False,
         redact: bool = False,
         overhead_budget: float = DEFAULT_SHARE,
+        activations: bool | int = False,
     ) -> None:
         super().__init__()
         identity = identify(
@@ -129,6 +134,7 @@ class HealthReporter(_Callback):
         self._session = Session(identity, on_incident=on_incident, spool_dir=spool_dir, console=console)
         self._response = Response(on_nonfinite, autopsy, share_batch, redact)
         self._overhead_budget = check_share(overhead_budget)
+        self._activations_every = check_interval(activations)
         self._backups = Backups()
         self._guard = Guard()
         self._fit: Training | None = None
@@ -219,7 +225,9 @@ class HealthReporter(_Callback):
         if self._fit is None:
             self._way = way
             on_stop = functools.partial(self._backups.keep, self)
-            self._fit = training_for(way, self._session, self._response, on_stop, self._overhead_budget)
+            self._fit = training_for(
+                way, self._session, self._response, on_stop, self._overhead_budget, self._activations_every
+            )
         thread = threading.get_ident()
         if self._is_in_fit and thread != self._thread:
             _log.warning("one HealthReporter is in two fits at once; give each thread a reporter of its own")

@@ -27,6 +27,7 @@ class OldProbe(LateProbe):
     _is_unscaled = False  # the gradients, in the step that was traced last
 
     heeds = False
+    can_watch_outputs = False  # autograph rewrites what a layer's `call` is
 
     @property
     def capacity(self) -> int:

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainvitals.probe.activations import Activations, Outputs
 from trainvitals.probe.brake import Brake
 from trainvitals.probe.capture import Recorder
 from trainvitals.probe.compiled import capture_of, fed
@@ -42,8 +43,14 @@ class Probe:
 
     heeds = True  # the optimizer is given the gradients that `note_apply` returns
 
-    def __init__(self, *, captures: bool = True, policy: Policy = "continue") -> None:
+    can_watch_outputs = True
+
+    def __init__(
+        self, *, captures: bool = True, policy: Policy = "continue", activations_every: int = 0
+    ) -> None:
         self._captures = captures
+        self._activations_every = activations_every  # steps; 0: never
+        self._activations: Activations | None = None
         self._policy = policy
         self.groups = Groups((), np.zeros(0, np.int64))
         self.operations: dict[str, list[str]] = {}
@@ -93,6 +100,8 @@ class Probe:
             self.brake.begin()
         if self._replicas is not None:
             self._replicas.begin()
+        if self._activations is not None:
+            self._activations.begin()
         for ring in [*(ring for _, ring, _ in self._rings.values()), *self._details.values()]:
             ring.clear()
 
@@ -110,6 +119,8 @@ class Probe:
             rows = ring.read()
             if len(rows):
                 pieces.append(decode(rows, blocks, shape.has_loss, self.groups))
+        if self._activations is not None:
+            pieces = self._activations.join(pieces)
         return sorted(pieces, key=lambda piece: int(piece.steps[0]))
 
     @property
@@ -138,7 +149,15 @@ class Probe:
         self._is_broken = False
         self.operations = {}
         self.capture = capture_of(model) if self._captures else None
+        self._activations = self._new_activations(model) if self._activations_every else None
         self.brake = None if self._policy == "continue" else Brake(model, stops=self._policy == "stop")
+
+    def _new_activations(self, model: Model) -> Activations | None:
+        if self._replicas is not None or not self.can_watch_outputs:
+            where = "tf_keras" if self._replicas is None else "several replicas"
+            self._tell(f"Activations are not measured with {where}.")
+            return None
+        return Activations(model, self._activations_every, self._capacity, use_xla=bool(model.jit_compile))
 
     def _trace(self, model: Model) -> Callable[..., Any]:
         original = model.train_step
@@ -171,13 +190,16 @@ class Probe:
         with self._guard():
             trace.hold()
         held = None if self.brake is None else self.brake.note_start()
-        with self._hooks(trace):
+        outputs = None
+        with self._hooks(trace), ExitStack() as watching:
+            if self._activations is not None:
+                outputs = watching.enter_context(self._activations.watching())
             result = original(data)
         returned = result
         if self.brake is not None and held is not None:
             returned = self.brake.finish(held, self._counter.read_value(), result)
         with self._guard():
-            self._emit(trace, result)
+            self._emit(trace, result, outputs)
         return returned
 
     def _replica_step(self, original: Callable[[Any], Any], data: Value, replicas: Replicas) -> Value:
@@ -204,9 +226,14 @@ class Probe:
                     )
         return result
 
-    def _emit(self, trace: StepTrace, result: Value) -> None:
+    def _emit(self, trace: StepTrace, result: Value, outputs: Outputs | None) -> None:
         shape, row, source = trace.finish(result)
+        has_new_layers = False
+        if self._activations is not None and outputs is not None:
+            has_new_layers = self._activations.write(outputs, trace.number, trace.known_loss())
         self._write(shape, trace.number, row, source, trace)
+        if has_new_layers:
+            self._regroup()
 
     def _write(
         self, shape: RowShape, number: Tensor, row: Tensor, source: str, trace: StepTrace | Replicas
@@ -266,8 +293,13 @@ class Probe:
         new = [v for block in shape.blocks for v in block.variables if id(v) not in seen]
         if new or not self._rings:
             self._variables += list({id(variable): variable for variable in new}.values())
-            self.groups = group_variables(self._variables, self._model)
-            self.layout_changed = True
+            self._regroup()
+
+    def _regroup(self) -> None:
+        self.groups = group_variables(self._variables, self._model)
+        if self._activations is not None:
+            self.groups = self._activations.extend(self.groups, self._variables)
+        self.layout_changed = True
 
     def _slot(self, key: object, width: int) -> Value:
         if (key, width) not in self._slots:

@@ -23,7 +23,7 @@ class Groups:
 
 def group_variables(variables: Sequence[Any], model: Model = None) -> Groups:
     """Return the layers that own `variables`, in the order in which they first come."""
-    owners = _owners(model)
+    owners = owners_of(model)
     root = f"{model.name}/" if model is not None else _common_root(variables)
     members: dict[object, list[Any]] = {}
     key_of = []
@@ -36,14 +36,14 @@ def group_variables(variables: Sequence[Any], model: Model = None) -> Groups:
     layers = []
     for group in members.values():
         owner = owners.get(id(group[0]))
-        layers.append(_layer(_unique(_name(group[0], root), names), owner, group))
+        layers.append(_layer(unique(_name(group[0], root), names), owner, group))
     numbers = {key: number for number, key in enumerate(members)}
     layer_of = np.array([numbers[key] for key in key_of], dtype=np.int64).reshape(-1)
     layer_of[layer_of >= wire.MAX_LAYERS] = -1
     return Groups(tuple(layers[: wire.MAX_LAYERS]), layer_of)
 
 
-def _owners(model: Model) -> dict[int, Any]:
+def owners_of(model: Model) -> dict[int, Any]:
     """Return the layer that holds each variable itself, by the variable's id; a shared layer counts once."""
     owners: dict[int, Any] = {}
     flatten = getattr(model, "_flatten_layers", None)
@@ -75,7 +75,14 @@ def _name(variable: Value, root: str) -> str:
     return folder.removeprefix(root)
 
 
-def _unique(name: str, taken: dict[str, int]) -> str:
+def name_of_layer(layer: Value, model: Model) -> str:
+    """Return the path below the model of a layer that may have no variable."""
+    path = str(getattr(layer, "path", None) or getattr(layer, "name", "layer"))
+    return path.removeprefix(f"{model.name}/")
+
+
+def unique(name: str, taken: dict[str, int]) -> str:
+    """Return `name`, numbered where it is taken; then it is."""
     taken[name] = taken.get(name, 0) + 1
     text = name if taken[name] == 1 else f"{name}#{taken[name]}"
     return wire.clip(text)
