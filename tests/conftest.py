@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from typing import NoReturn
 
 import pytest
@@ -31,10 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the files that drive a browser last: from its start to its end Playwright keeps an event loop
-    running, and no asynchronous test could run its own. Files, since a process is given a file at a time.
+    running, and no asynchronous test could run its own. Files, since a process is given a file at a time;
+    of them those with the most tests first, so that no process is left with a long one at the end.
     """
-    driving = {item.path for item in items if "browser" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: item.path in driving)
+    driving = Counter(item.path for item in items if "browser" in getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: (item.path in driving, -driving[item.path]))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
