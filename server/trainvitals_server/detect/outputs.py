@@ -73,6 +73,13 @@ class LayerOutputs(msgspec.Struct, array_like=True):
     saturated: Streak = msgspec.field(default_factory=Streak)
     near: Streak = msgspec.field(default_factory=Streak)
 
+    def is_at_rest(self, layer: Watched) -> bool:
+        """Return whether a row in which nothing stands out changes nothing: nearly all of them."""
+        is_known = not layer.is_half or len(self.firsts) == FIRST_ROWS
+        return is_known and not any(
+            streak.rows or streak.told_since is not None for streak in (self.dead, self.saturated, self.near)
+        )
+
 
 class OutputFold(msgspec.Struct):
     """Folds what layers give out."""
@@ -88,7 +95,10 @@ class OutputFold(msgspec.Struct):
         for row in output_rows(batch):
             self._expect(watched(batch.layers), row.step)
             self.losses = [*self.losses[1 - LOSSES :], row.loss]
+            is_loud = (row.dead >= ALIVE) | (row.saturated >= UNSATURATED) | (row.sizes >= FAR_AGAIN)
             for place, (layer, known) in enumerate(zip(self.layers, self.known, strict=True)):
+                if not is_loud[place] and known.is_at_rest(layer):
+                    continue
                 findings += self._dead(row, place, layer, known.dead)
                 findings += self._saturated(row, place, layer, known.saturated)
                 if layer.is_half and not np.isnan(row.sizes[place]):
