@@ -14,10 +14,10 @@ from trainvitals_server.case import Case, Context, Guess
 from trainvitals_server.choices import compatible
 from trainvitals_server.detect.recurrence import counted
 from trainvitals_server.detect.rows import Flags
-from trainvitals_server.first_bad import first_bad_of
+from trainvitals_server.first_bad import NOTHING, first_bad_of
 from trainvitals_server.incident import Cause, Incident
 from trainvitals_server.layer_causes import dead, fading, silent_overflow
-from trainvitals_server.remedies import fix_of, snippet_of
+from trainvitals_server.remedies import fix_of, is_own_loop, snippet_of
 from trainvitals_server.scaler_causes import misused, never_unscaled
 from trainvitals_server.stuck_causes import STUCK_RULES
 from trainvitals_server.suspects import LOSS, suspects_of
@@ -66,8 +66,18 @@ def _data(case: Case) -> Iterator[Guess]:
         if isinstance(count, float) and count > 0:
             entry = case.context.layers[0].name if case.context.layers and name == "input" else LOSS
             yield Guess(cause, 0.97, [_values_are_bad(count, word)], layer=entry)
-        elif case.is_nonfinite and count is None and not case.suspects:
-            yield Guess(cause, 0.15, [f"the {word} of this batch were not looked at"])
+        elif case.is_nonfinite and count is None and not case.suspects and not _is_seen(case):
+            yield Guess(cause, 0.15, [_not_counted(case, word)])
+
+
+def _is_seen(case: Case) -> bool:
+    """Return whether a replay has looked at the batch, and found what went wrong."""
+    return case.first_bad is not None and case.first_bad.found != NOTHING
+
+
+def _not_counted(case: Case, word: str) -> str:
+    how = ": in a loop `reporter.observe(..., batch=(x, y))` does that" if is_own_loop(case) else ""
+    return f"the bad values among the {word} of this step were not counted{how}"
 
 
 def _values_are_bad(count: float, word: str) -> str:

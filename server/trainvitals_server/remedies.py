@@ -47,9 +47,14 @@ def is_own_loop(case: Case) -> bool:
     return bool(known.versions) and known.steps_per_execution is None and known.run_eagerly is None
 
 
+def lacks_replay(case: Case) -> bool:
+    """Return whether it is a loop of the user's own whose failing step was not run again."""
+    return is_own_loop(case) and case.first_bad is None
+
+
 def snippet_of(case: Case, guess: Guess) -> str:
     """Return the code that does it."""
-    if guess.cause == "unknown" and case.incident.kind != "validation_nonfinite" and is_own_loop(case):
+    if guess.cause == "unknown" and case.incident.kind != "validation_nonfinite" and lacks_replay(case):
         return LOOP_SNIPPET
     return _entry(case, guess).snippet
 
@@ -202,7 +207,7 @@ def _not_known(case: Case) -> str:
     """Return how to find out: a validation is looked at by hand, a loop hands over what a replay needs."""
     if case.incident.kind == "validation_nonfinite":
         return EVALUATE_AGAIN
-    return REPLAY_IN_A_LOOP if is_own_loop(case) else ""
+    return REPLAY_IN_A_LOOP if lacks_replay(case) else ""
 
 
 REMEDIES: dict[str, Callable[[Case], str]] = {

@@ -125,6 +125,11 @@ def test_few_rows_come_raw_and_the_five_kinds_of_cells_stay_apart(site: Site) ->
     assert cells(answer["series"]["grad_norm"]["value"]) == ["1.0", "2.0", "3.0", "4.0", "5.0"]
 
 
+def test_a_series_that_a_run_does_not_have_is_left_out(site: Site) -> None:
+    assert list(site.get("/five/series", names="loss,no_such")["series"]) == ["loss"]
+    assert site.get("/five/series", names="no_such")["series"] == {}
+
+
 def test_many_rows_come_in_buckets_that_lose_nothing(site: Site) -> None:
     answer = site.get("/long/series", names="loss", pixels=100)
     loss = answer["series"]["loss"]

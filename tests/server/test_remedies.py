@@ -14,6 +14,7 @@ from trainvitals_server.batch import Batch
 from trainvitals_server.case import Context, Guess
 from trainvitals_server.causes import open_case
 from trainvitals_server.detect.rates import RateSummary
+from trainvitals_server.first_bad import FirstBad
 from trainvitals_server.fold import scan
 from trainvitals_server.remedies import fix_of, snippet_of
 
@@ -70,3 +71,23 @@ def test_a_loop_of_ones_own_is_not_told_to_compile_its_model_again() -> None:
         case, guess = open_case(incident, context), Guess("unknown", 0.2)
         assert name in fix_of(case, guess)
         assert name in snippet_of(case, guess)
+
+
+def test_a_loop_whose_step_was_replayed_is_not_told_to_have_it_replayed() -> None:
+    of_loop = Context(Environment(versions={"keras": "3"}, optimizer="Adam"))
+    (incident,) = [item for item in scan([gradual()]) if item.severity == "critical"]
+    replayed = replace(open_case(incident, of_loop), first_bad=FirstBad(step=3, found="nothing"))
+    guess = Guess("unknown", 0.2)
+    assert "replay=" not in fix_of(replayed, guess) + snippet_of(replayed, guess)
+    assert "check_numerics" in fix_of(replayed, guess)
+
+
+@pytest.mark.parametrize("is_loop", [True, False])
+def test_a_batch_whose_bad_values_were_not_counted_is_told_how_to_have_them_counted(is_loop: bool) -> None:
+    known = Environment(versions={"keras": "3"}, optimizer="Adam", run_eagerly=None if is_loop else False)
+    loss = np.where(np.arange(60) >= 40, np.nan, 1.0 / (1 + np.arange(60)))
+    (incident,) = scan([batch_of({"loss": loss})], environment=known)
+    said = [text for cause in incident.causes if cause.cause == "bad_input" for text in cause.supports]
+    assert len(said) == 1
+    assert "were not counted" in said[0]
+    assert ("reporter.observe(..., batch=(x, y))" in said[0]) is is_loop
