@@ -64,6 +64,8 @@ class _Check:
     def data(self) -> None:
         """Look at the numbers of the batch alone."""
         self._findings += data.not_finite(self._given)
+        if getattr(self._model, "loss", None) is not None and not has_own_step(self._model):
+            self._findings += data.other_counts(self._given)
         self._findings += data.beyond_float16(self._given, self._model)
 
     def step(self) -> None:
@@ -105,6 +107,8 @@ class _Check:
 
     def _note(self, outcome: Outcome) -> None:
         trace = outcome.trace
+        if self._model.weights and not self._model.trainable_weights:
+            self._notes.append("no weight of the model is trainable: a training would change nothing")
         if outcome.has_no_loss:
             self._notes.append(
                 "without a compiled loss, labels, gradients and what feeds the loss were not looked at"

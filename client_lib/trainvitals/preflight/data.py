@@ -47,6 +47,24 @@ def _of_part(part: Part, bad: Bools, given: Given) -> Finding:
     )
 
 
+def other_counts(given: Given) -> list[Finding]:
+    """Return the labels and sample weights that are not as many as the inputs."""
+    counts = {part.name: int(part.value.shape[0]) for part in given.whole.parts if len(part.value.shape)}
+    inputs = [counts[part.name] for part in given.whole.parts if part.role == "input" and part.name in counts]
+    others = (part for part in given.whole.parts if part.role != "input" and part.name in counts)
+    return [
+        Finding(
+            code="labels_of_other_count",
+            severity="error",
+            what=f"there are {inputs[0]} samples in x, and {counts[part.name]} {_NOUNS[part.role]}.",
+            advice="Give one for each sample: look at how the batch was cut, and at an axis that was lost.",
+            part=part.name,
+        )
+        for part in others
+        if inputs and counts[part.name] != inputs[0]
+    ]
+
+
 def beyond_float16(given: Given, model: Model) -> list[Finding]:
     """Return the inputs that become Infinity where the model computes in float16."""
     if getattr(model, "compute_dtype", "") != "float16":

@@ -16,6 +16,7 @@ CODES = {
     "data_not_finite": "NaN or Infinity in inputs, labels or sample weights",
     "input_not_normalised": "large raw numbers reach the first weights",
     "input_beyond_float16": "inputs that float16 cannot hold",
+    "labels_of_other_count": "labels or weights of another number of samples than the inputs",
     "labels_outside_domain": "labels that the loss does not take",
     "labels_one_hot_for_sparse": "one-hot labels where the loss takes class ids",
     "labels_sparse_for_one_hot": "class ids where the loss takes one-hot labels",

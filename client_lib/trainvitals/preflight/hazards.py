@@ -17,6 +17,7 @@ _EXP_ENDS = {"float16": 11.08, "bfloat16": 88.7, "float32": 88.7, "float64": 709
 _NEAR = 0.7
 _DIVIDING = {"RealDiv": 1, "Div": 1, "Reciprocal": 0, "Inv": 0, "Rsqrt": 0}
 _ADDING = frozenset({"AddV2", "Add", "Sub"})
+_MAX_LOOKED_AT = 64  # tensors before a mask
 _SELECTING = frozenset({"Select", "SelectV2"})
 
 
@@ -28,6 +29,7 @@ class Hazard:
     step: Step
     operand: Bounds
     dtype: str = "float32"
+    written: float | None = None  # of a mask that is infinite in float16: what it was before
 
 
 def hazards(nodes: Nodes, steps: Sequence[Step]) -> list[Hazard]:
@@ -98,11 +100,28 @@ def _of_float16(nodes: Nodes, step: Step) -> Hazard | None:
         left, right = (nodes[one].bounds for one in step.inputs)
         for mask, scores in ((left, right), (right, left)):
             if not mask.of_weights and scores.of_weights and _is_at_the_end(mask):
-                return Hazard("float16_mask", step, mask, "float16")
+                return Hazard("float16_mask", step, mask, "float16", _written(nodes, step.inputs))
     if step.kind in _SELECTING or step.kind == "Mul":
         for side in (nodes[one].bounds for one in step.inputs[-2:]):
             if side.is_constant and side.low == side.high and math.isinf(side.low):
-                return Hazard("float16_mask", step, side, "float16")
+                return Hazard("float16_mask", step, side, "float16", _written(nodes, step.inputs))
+    return None
+
+
+def _written(nodes: Nodes, inputs: Sequence[int]) -> float | None:
+    """Return the constant that float16 has no room for, where it had another dtype before."""
+    waiting, seen = list(inputs), set[int]()
+    while waiting and len(seen) < _MAX_LOOKED_AT:
+        identity = waiting.pop(0)
+        node = nodes.get(identity)
+        if node is None or identity in seen:
+            continue
+        seen.add(identity)
+        waiting.extend(node.inputs)
+        ends = [end for end in (node.bounds.low, node.bounds.high) if math.isfinite(end)]
+        largest = max(ends, key=abs, default=0.0)
+        if node.bounds.is_constant and node.dtype != "float16" and abs(largest) >= FLOAT16_END:
+            return largest
     return None
 
 

@@ -25,7 +25,7 @@ class _Words:
 _WORDS = {
     "unbounded_log": _Words(
         "the logarithm of what can reach {end} becomes -Infinity or NaN; it is in {range}.",
-        "Keep it above 0: add or clip by an epsilon that the dtype holds, or use a loss of logits.",
+        "Keep it above 0: add or clip by an epsilon that the dtype holds.",
         "keras.ops.log(keras.ops.maximum(p, 1e-7))",
     ),
     "unbounded_sqrt": _Words(
@@ -61,6 +61,11 @@ _WORDS = {
         'keras.ops.cast(x, "float32") + 1e-8',
     ),
 }
+_LOGITS = " A loss over a probability can work on logits instead (`from_logits=True`)."
+_WRITTEN = (
+    "the mask was written as {number:g}, beyond the end of float16 at 65504, and is infinite there: a "
+    "softmax over nothing else is NaN, and so is 0 times it."
+)
 _EXP_LIMITS = {"float16": 11.0, "float64": 709.0}
 
 
@@ -80,19 +85,27 @@ def _finding(hazard: Hazard, paths: LayerPaths) -> Finding:
     return Finding(
         code=hazard.code,
         severity="warning",
-        what=words.what.format(
+        what=_WRITTEN.format(number=hazard.written)
+        if hazard.written is not None
+        else words.what.format(
             range=_range(hazard),
             end="-1" if hazard.step.kind == "Log1p" else "0",
             dtype=hazard.dtype,
             limit=_EXP_LIMITS.get(hazard.dtype, 88.0),
         ),
-        advice=words.advice,
+        advice=words.advice + (_LOGITS if _is_of_a_loss(hazard) else ""),
         snippet=words.snippet,
         layer=paths.of_chain(hazard.step.place.layers),
         file="" if line is None or is_node else line.file,
         line=0 if line is None or is_node else line.line,
         source="" if line is None or is_node else line.code,
     )
+
+
+def _is_of_a_loss(hazard: Hazard) -> bool:
+    """Whether it is the logarithm of what can be a probability, outside of all layers."""
+    is_probability = hazard.operand.low >= 0 and hazard.operand.high <= 1
+    return hazard.code == "unbounded_log" and is_probability and not hazard.step.place.layers
 
 
 def _is_operation(hazard: Hazard) -> bool:

@@ -41,6 +41,7 @@ _RANGES = {
     **dict.fromkeys(("Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual"), (0.0, 1.0)),
     **dict.fromkeys(("LogicalAnd", "LogicalOr", "LogicalNot", "IsFinite", "IsNan", "Any", "All"), (0.0, 1.0)),
 }
+_PROBABILITIES = frozenset({"Sigmoid", "Softmax", "Erf", "Erfc", "Tanh"})
 _RANDOM = ("Random", "TruncatedNormal", "Multinomial")  # parts of the names of such kinds
 _LINEAR = frozenset(
     {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Conv1D", "Conv2D", "Conv3D"}
@@ -209,6 +210,8 @@ def _sub(nodes: Nodes, inputs: Sequence[int], given: Sequence[Bounds], made: Nod
         return Bounds(0.0, 0.0)
     if is_below_its_maximum(nodes, inputs[0], inputs[1]):
         return replace(b.together(*given), low=-INFINITY, high=0.0, is_known=True)
+    if all(kind_of(nodes, source_of(nodes, one)) in _PROBABILITIES for one in inputs):
+        return b.added(given[0], b.negated(given[1]))  # either may be the larger, and both may round to 1
     if all(one.of_weights and (one.low > -INFINITY or one.high < INFINITY) for one in given):
         # Two bounded things that belong together: the mean of squares and the square of the mean.
         return b.unknown(*given)

@@ -158,3 +158,18 @@ def test_a_softmax_over_one_unit_inside_is_found_too() -> None:
     model.compile("adam", "mse")
     found = preflight(model, (normal(8, 6, 4), normal(8, 1)))
     assert ("single_unit_softmax", "attention") in [(one.code, one.layer) for one in found.findings]
+
+
+def test_labels_that_are_not_as_many_as_the_inputs_are_told() -> None:
+    found = only(net(dense(3), dense(1)), normal(32, 4), normal(5, 1))
+    assert (found.code, found.part) == ("labels_of_other_count", "y")
+    assert "32 samples in x, and 5 labels" in found.what
+
+
+def test_a_model_with_nothing_to_train_gets_a_note() -> None:
+    model = net(dense(3), dense(1))
+    model.build((None, 4))
+    model.trainable = False
+    model.compile("adam", "mse")
+    (note,) = preflight(model, (normal(32, 4), normal(32, 1))).notes
+    assert "no weight of the model is trainable" in note

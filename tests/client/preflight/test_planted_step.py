@@ -54,6 +54,19 @@ def test_a_mask_that_becomes_infinite_in_float16_is_named() -> None:
     assert (found.code, found.line) == ("float16_mask", line_of("the fill"))
 
 
+def test_a_mask_that_float16_has_no_room_for_is_told_as_it_was_written() -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+
+    def causal(scores: Value) -> Value:
+        return scores + ops.cast(-1e9 * np.triu(np.ones((5, 5), "float32"), 1), scores.dtype)
+
+    model = net(
+        dense(5), layers.Lambda(causal), layers.Softmax(), layers.Flatten(), layers.Dense(1, dtype="float32")
+    )
+    found = only(model, normal(8, 5, 4), normal(8, 1))
+    assert found.what.startswith("the mask was written as -1e+09, beyond the end of float16")
+
+
 def test_an_epsilon_below_the_least_float16_is_named() -> None:
     keras.config.set_dtype_policy("mixed_float16")
 
@@ -139,6 +152,28 @@ def test_an_unguarded_operation_of_a_loss_is_named_with_its_line(loss: Value, co
     lines |= {"the division": line_of("the division"), "the rounded one": line_of("the rounded one")}
     assert (found.code, found.severity, found.line) == (code, "warning", lines[marker])
     assert found.file == __file__
+
+
+class Interval(layers.Layer):  # type: ignore[misc]
+    """The logarithm of a probability between two thresholds, as of an ordinal label."""
+
+    def build(self, shape: Value) -> None:
+        self.a, self.b = (self.add_weight(shape=(shape[-1],)) for _ in range(2))
+
+    def call(self, x: Value) -> Value:
+        p = ops.sigmoid(x * self.a + 6) - ops.sigmoid(x * self.b - 6)
+        return ops.log(p)  # of a difference
+
+
+def test_the_log_of_a_difference_of_two_probabilities_is_named() -> None:
+    found = only(net(Interval(name="interval"), dense(1)), normal(8, 4), normal(8, 1))
+    assert (found.code, found.layer, found.line) == (
+        "unbounded_log",
+        "interval",
+        line_of("of a difference"),
+    )
+    assert "[-1, 1]" in found.what
+    assert "logits" not in found.advice  # no loss of Keras's takes these
 
 
 def test_a_distance_without_epsilon_is_named_with_its_layer() -> None:
