@@ -9,7 +9,7 @@ import { counted, number, whole } from "./format.js";
  *   posinf: number, neginf: number}} Operand
  */
 /**
- * @typedef {{step: number | null, found: string, operation: string, gradientOf: string, direction: string,
+ * @typedef {{step: number | null, found: string, met: string, operation: string, gradientOf: string, direction: string,
  *   layer: string, file: string, line: number, function: string, code: string, inputs: Operand[],
  *   output: Operand | null, bad: number, feature: number | null, samples: number[], badSamples: number,
  *   batchSize: number, weightsBadSince: number | null, bundle: string, notes: string[]}} FirstBad
@@ -35,6 +35,7 @@ export function maybeFirstBad(value) {
   return {
     step: count("step"),
     found: text("found"),
+    met: text("met"),
     operation: text("operation"),
     gradientOf: text("gradient_of"),
     direction: text("direction"),
@@ -86,12 +87,18 @@ export function sentenceOf(report) {
   const layer = report.layer ? ` in \`${report.layer}\`` : "";
   if (report.found === "operation") return `\`${report.operation}\`${layer}, ${way(report)}.`;
   if (report.found === "weight") {
-    const since = report.weightsBadSince === null ? "" : `, since step ${whole(report.weightsBadSince)}`;
-    return `\`${report.layer || "a weight"}\` was not finite before the step began${since}.`;
+    return `\`${report.layer || "a weight"}\` was not finite before the step began${since(report.weightsBadSince)}.`;
   }
+  if (report.met) return "Run again by itself, the step went another way: no cause is named.";
   if (report.found === "nothing") return "Run again by itself, the step stayed finite.";
   const feature = report.feature === null ? "" : `, all of them in feature ${report.feature}`;
   return `${counted(report.bad, "element")} of the batch cannot be used${feature}.`;
+}
+
+/** Below 0: no update was seen before. @param {number | null} step */
+function since(step) {
+  if (step === null) return "";
+  return step < 0 ? ", from the first step that was seen" : `, since step ${whole(step)}`;
 }
 
 /** @param {FirstBad} report */

@@ -26,6 +26,12 @@ ROLES = {
     "RsqrtGrad": ("the value of one divided by the root", "the incoming gradient"),
     "AddV2": ("one addend", "the other"),
 }  # fmt: skip
+MET = {
+    "loss": "its loss was not finite",
+    "gradient": "its gradients were not finite",
+    "weight": "its update was not finite",
+    "variable": "it met NaN that was not kept from before the step",
+}
 HALF_MIN = -65504
 PART_WORDS = {"input": "inputs", "label": "labels", "sample_weight": "sample weights"}
 
@@ -40,10 +46,26 @@ def autopsy_lines(report: FirstBad) -> list[str]:
     if report.found == "weight":
         name = f" (first `{report.layer}`)" if report.layer else ""
         since = report.step - 1 if report.weights_bad_since is None else report.weights_bad_since
-        did = f"the update of step {since} made them so" if since >= 0 else "no update had been made"
+        did = f"the update of step {since} made them so" if since >= 0 else _came_so(report)
         return [f"The weights were NaN or infinite before step {report.step}{name}: {did}."]
+    if report.met:
+        return [_another_way(report)]
     why = f" ({report.notes[0]})" if report.notes else ""
     return [f"The failing step was run again, eagerly, and stayed finite{why}."]
+
+
+def _came_so(report: FirstBad) -> str:
+    return "no update had been made" if report.step == 0 else "they were so when this training began"
+
+
+def _another_way(report: FirstBad) -> str:
+    """Return that no cause is named, what was seen instead, and why that may be."""
+    met = MET.get(report.met, "it went non-finite elsewhere")
+    why = f" ({'; '.join(report.notes[:2])})" if report.notes else ""
+    return (
+        f"The failing step was run again, eagerly, and was not reproduced: {met}, which is not what the "
+        f"training did as far as it is known{why}. What the replay met is not named as the cause."
+    )
 
 
 def autopsy_steps(report: FirstBad) -> list[str]:

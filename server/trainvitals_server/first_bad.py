@@ -59,6 +59,7 @@ class FirstBad(msgspec.Struct, frozen=True):
     step: int
     found: str
     is_reproduced: bool = True
+    met: str = ""  # what the replay met where it went another way than the training
     operation: str = ""
     gradient_of: str = ""
     is_unselected: bool = False

@@ -13,6 +13,7 @@ from trainvitals_server.incident import Weights
 
 APPLYING = ("sudden_nan", "nonfinite_gradient", "immediate_blowup", "nonfinite_weight")
 HARMLESS = ("validation_nonfinite", "metric_nonfinite", "transient_overflow", "slow_steps")
+OF_THE_LOSS = frozenset({"loss_spike", "gradual_divergence", "fast_divergence"})
 # What is true of the saved weights of an incident that leaves them finite; {onset} is its first step.
 FINITE = {
     "scaler_misuse": "Nothing is damaged: the weights have hardly changed from the initial ones.",
@@ -117,8 +118,13 @@ def _spared(case: Case) -> str:
     rows = case.facts.get("excursion_rows")
     if end is not None and incident.kind not in APPLYING and (rows is None or rows != 0):
         last = end.detected_step
+        good = "The weights are good again"
+        if incident.kind in OF_THE_LOSS:  # which is told as soon as it is back, and may leave again
+            good = (
+                f"By step {last} the loss was back in its usual range; the weights are good if it stays there"
+            )
         return (
-            f"The weights are good again; those saved from step {incident.onset_step} to {last} may come "
+            f"{good}; those saved from step {incident.onset_step} to {last} may come "
             f"from the jump: do not go back to them."
         )
     return "The weights are good, as far as the finite losses since then can tell."
@@ -140,6 +146,8 @@ def _usable(case: Case) -> tuple[bool | None, int | None]:
     # The weights of a row are counted before its update. No guard of Keras keeps a bad gradient out.
     if case.first_bad is not None and case.first_bad.found == "weight":
         since = case.first_bad.weights_bad_since
+        if since is not None and since < 0:  # they came so
+            since = case.first_bad.step
         return False, max(case.first_bad.step - 1, 0) if since is None else since
     if counted or (written and case.context.environment.loss and not case.is_growing):
         return False, max(min(written + counted), 0)

@@ -65,3 +65,16 @@ def test_weights_that_were_bad_before_name_the_update_that_made_them_so() -> Non
 def test_weights_that_were_bad_before_any_update_blame_none() -> None:
     (text,) = autopsy_lines(FirstBad(step=0, found="weight"))
     assert text == "The weights were NaN or infinite before step 0: no update had been made."
+
+
+def test_weights_that_came_bad_into_a_resumed_training_are_no_update_s_fault() -> None:
+    report = FirstBad(step=500, found="weight", layer="head/kernel", weights_bad_since=-1)
+    assert autopsy_lines(report)[0].endswith("they were so when this training began.")
+
+
+def test_a_replay_that_went_another_way_names_no_cause_and_says_what_both_saw() -> None:
+    notes = ("the loss was finite there and not here", "the weights are some steps old", "it met Log")
+    (text,) = autopsy_lines(FirstBad(step=9, found="nothing", is_reproduced=False, met="loss", notes=notes))
+    assert "was not reproduced: its loss was not finite, which is not what the training did" in text
+    assert "(the loss was finite there and not here; the weights are some steps old)" in text
+    assert "stayed finite" not in text

@@ -83,6 +83,12 @@ test("a bad batch, bad weights and a replay that stayed finite have words of the
   assert.equal(titleOf(report({ found: "news" })), "Replay of the failing step");
 });
 
+test("weights that came bad have no step, and a replay that went another way names no cause", () => {
+  const weight = report({ found: "weight", layer: "dense/kernel", weights_bad_since: -1 });
+  assert.match(sentenceOf(weight), /before the step began, from the first step that was seen\.$/);
+  assert.match(sentenceOf(report({ found: "nothing", met: "loss" })), /went another way: no cause is named/);
+});
+
 test("no report is none, and a field of another kind is refused", () => {
   assert.equal(maybeFirstBad(null), null);
   assert.throws(() => maybeFirstBad({ ...MASK, layer: 7 }), InvalidMessage);

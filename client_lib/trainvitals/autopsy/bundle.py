@@ -24,6 +24,7 @@ import numpy as np
 from trainvitals.autopsy.packing import Arrays, pack, plain, restored, unpack
 from trainvitals.autopsy.report import Report
 from trainvitals.autopsy.scene import Scene, WeightsFrom
+from trainvitals.autopsy.seen import UNSEEN, Seen
 from trainvitals.probe.environment import versions
 from trainvitals.probe.kinds import family_of
 from trainvitals.probe.optimizers import optimizers_of, variables_of
@@ -52,6 +53,9 @@ class Bundle:
     script: str
     arguments: list[str]
     report: Report
+    seen: Seen = UNSEEN
+    last_well: int | None = None
+    is_validation: bool = False
 
     def scene(self, model: Model) -> Scene:
         """Return the scene, with a model that was built anew.
@@ -100,6 +104,9 @@ class Bundle:
             weights_from=self.weights_from,
             optimizers=optimizers,
             counts_overflow=self.counts_overflow,
+            seen=self.seen,
+            last_well=self.last_well,
+            is_validation=self.is_validation,
         )
 
 
@@ -135,6 +142,9 @@ def write(scene: Scene, report: Report, directory: Path, run_id: str) -> Path:
             "step": scene.step,
             "weights_from": scene.weights_from,
             "counts_overflow": scene.counts_overflow,
+            "seen": [scene.seen.loss, scene.seen.gradients],
+            "last_well": scene.last_well,
+            "is_validation": scene.is_validation,
             "batch": form,
             "places": places,
             "dtypes": dtypes,
@@ -175,6 +185,9 @@ def read(folder: Path) -> Bundle:
         script=manifest["script"],
         arguments=manifest["arguments"],
         report=msgspec.convert(manifest["report"], Report),
+        seen=Seen(*manifest.get("seen", ())),  # bundles of earlier versions know neither
+        last_well=manifest.get("last_well"),
+        is_validation=bool(manifest.get("is_validation")),
     )
 
 

@@ -10,10 +10,12 @@ from msgspec.structs import replace
 
 from trainvitals.autopsy.batch import Batch
 from trainvitals.autopsy.culprits import Search
+from trainvitals.autopsy.line import line_of
 from trainvitals.autopsy.naming import Namer
 from trainvitals.autopsy.replay import Attempt, Mode, Replayer
 from trainvitals.autopsy.report import Report
 from trainvitals.autopsy.scene import Scene
+from trainvitals.autopsy.seen import difference, goes_another_way
 from trainvitals.autopsy.state import kept
 
 _log = logging.getLogger("trainvitals")
@@ -54,7 +56,29 @@ def _examined(scene: Scene) -> Report:
             report = namer.without_weights()
         if attempt.mode.is_unscaled:
             report = replace(report, notes=(*report.notes, _unscaled_note(attempt)))
+        report = _as_seen(scene, attempt, report)
         return Search(replayer, batch, attempt).samples(report, candidates)
+
+
+def _as_seen(scene: Scene, attempt: Attempt, report: Report) -> Report:
+    """Return the report, or one that names no cause, where the replay went another way than the training."""
+    if report.found not in ("operation", "weight"):
+        return report
+    differs = goes_another_way(
+        scene.seen, attempt.stage, is_plain=scene.is_plain, has_gradients=attempt.has_gradients
+    )
+    if not differs:
+        return report
+    notes = difference(scene.seen, attempt.stage, scene.weights_from)
+    return Report(
+        step=scene.step,
+        found="nothing",
+        is_reproduced=False,
+        met=attempt.stage,
+        batch_size=report.batch_size,
+        weights_from=scene.weights_from,
+        notes=(*notes, f"what the replay met: {line_of(report)}"),
+    )
 
 
 def _telling_attempt(scene: Scene, replayer: Replayer) -> tuple[Batch, Attempt]:
@@ -66,7 +90,7 @@ def _telling_attempt(scene: Scene, replayer: Replayer) -> tuple[Batch, Attempt]:
         again = replayer.attempt(given.data, attempt.mode)
         if again.error is None:
             batch, attempt = given, again
-    if not attempt.stage and attempt.has_only_loss and scene.weights:
+    if not attempt.stage and attempt.has_only_loss and scene.weights and not scene.is_validation:
         return batch, replayer.attempt(batch.data, Mode(is_recorded=True, is_differentiated=True))
     if attempt.stage == "gradient" and attempt.scale != 1.0:
         return batch, _unscaled(scene, replayer, batch, attempt)

@@ -18,10 +18,18 @@ def line_of(report: Report) -> str:
     if report.found in PARTS:
         return f"bad {PARTS[report.found]} at step {report.step}: {_part(report)}"
     if report.found == "weight":
-        since = "" if report.weights_bad_since is None else f", since step {report.weights_bad_since}"
+        since = _since(report.weights_bad_since)
         return f"weights were not finite before step {report.step}: {report.layer or 'some'}{since}"
     note = f": {report.notes[0]}" if report.notes else ""
+    if report.met:
+        return f"step {report.step} was replayed and not reproduced, so that no cause is named{note}"
     return f"step {report.step} was replayed and stayed finite{note}"
+
+
+def _since(step: int | None) -> str:
+    if step is None:
+        return ""
+    return f", since step {step}" if step >= 0 else ", from the first step that was seen"
 
 
 def _operation(report: Report) -> str:

@@ -13,7 +13,7 @@ from trainvitals.autopsy.labels import (
     labels_outside,
 )
 from trainvitals.autopsy.layer_path import LayerPaths
-from trainvitals.autopsy.numbers import bad_elements, operand
+from trainvitals.autopsy.numbers import NAN, bad_elements, operand
 from trainvitals.autopsy.origin import (
     Origin,
     find_origin,
@@ -30,11 +30,19 @@ from trainvitals.autopsy.replay import Attempt, Replayer
 from trainvitals.autopsy.report import MAX_SAMPLES, Report
 from trainvitals.autopsy.rows import Spoilt, likely_samples
 from trainvitals.autopsy.scene import Scene
+from trainvitals.autopsy.seen import difference
 from trainvitals.autopsy.source import Line, line_of_error
 from trainvitals.probe.types import Value
 
 _UNTOLD = "it went non-finite again, and which operation began it cannot be told"
+_UNKEPT = (
+    "the replay met NaN in a variable (or constant) that was not kept from before the step: "
+    "it was so already, or this step made it so"
+)
 _OF_LABELS = frozenset({"SparseSoftmaxCrossEntropyWithLogits"})  # its inputs: logits and class ids
+
+
+_NEVER_WELL = -1  # no update was seen before: they came so
 
 
 class Namer:
@@ -57,7 +65,8 @@ class Namer:
         recording = attempt.recording
         if recording is not None and attempt.stage:
             starts = self._starts(recording, attempt)
-            known = [*self._replayer.of_handle, *(part.identity for part in self._batch.parts)]
+            parts = [part.identity for part in self._batch.parts]
+            known = [*self._replayer.of_handle, *parts, *_unkept(recording)]
             origin = find_origin(recording, starts, known)
             if origin is not None:
                 outcome = outcome_of(recording, starts, origin.operation)
@@ -88,12 +97,15 @@ class Namer:
         if origin.leaf is not None:
             if (part := self._batch.part(origin.leaf)) is not None:
                 return self._of_part(replace(blank, layer=layer), part, bad_elements(part.array()))
-            return self._of_weight(blank, self._replayer.of_handle[origin.leaf], paths)
+            if (variable := self._replayer.of_handle.get(origin.leaf)) is not None:
+                return self._of_weight(blank, variable, paths)
         if (
             operation.leaves
             and (report := self._unknown_leaf(replace(blank, layer=layer), paths)) is not None
         ):
             return report
+        if origin.leaf is not None:
+            return self._of_unkept(blank, recording, operation)
         if (outside := self._labels_outside(operation, layer)) is not None:
             part, domain = outside
             return self._of_part(
@@ -121,6 +133,11 @@ class Namer:
             return report
         return replace(report, inputs=evidence.inputs, output=evidence.output, n_bad=evidence.n_bad)
 
+    def _of_unkept(self, blank: Report, recording: Recording, operation: Operation) -> Report:
+        """Where nobody named a variable, this very step may have spoilt it."""
+        line = _at(blank, line_of(recording, operation))
+        return replace(line, is_reproduced=False, met="variable", notes=(*blank.notes, _UNKEPT))
+
     def _of_part(self, blank: Report, part: Part, bad: Value) -> Report:
         blamed = blame(bad, self._batch.size)
         return replace(
@@ -141,6 +158,7 @@ class Namer:
             layer=paths.path(variable),
             inputs=(operand(paths.path(variable), value),),
             n_bad=int(bad_elements(value).sum()),
+            weights_bad_since=_NEVER_WELL if self._scene.last_well is None else self._scene.last_well,
         )
 
     def _unknown_leaf(self, blank: Report, paths: LayerPaths) -> Report | None:
@@ -182,6 +200,8 @@ class Namer:
 
     def _finite_notes(self, attempt: Attempt) -> tuple[str, ...]:
         notes = [] if attempt.scale != 1.0 else ["replayed eagerly, without XLA, the step stayed finite"]
+        if self._scene.seen.loss or self._scene.seen.gradients:
+            notes += difference(self._scene.seen, "", self._scene.weights_from)
         if (part := self._batch.bad_part()) is not None:
             notes.append(f"{part.name} is not finite everywhere, which does no harm in this step")
         return tuple(notes)
@@ -230,6 +250,11 @@ def _at(report: Report, line: Line | None) -> Report:
     if line is None:
         return report
     return replace(report, file=line.file, line=line.line, function=line.function, code=line.code)
+
+
+def _unkept(recording: Recording) -> list[int]:
+    """Return what is an origin if nothing else is; an Infinity there may be a mask of the user's."""
+    return [handle for handle, badness in recording.unkept.items() if badness == NAN]
 
 
 def _notes(recording: Recording) -> tuple[str, ...]:

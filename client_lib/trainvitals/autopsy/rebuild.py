@@ -2,7 +2,8 @@
 
 Where Keras's own description of it is enough, from that. Else the user's program is run again up to where it
 calls `fit`: at that point it has made the very model, with its classes, losses and `train_step`. Nothing is
-trained: the call is caught.
+trained: the call is caught. Of a function the description holds a name or bare code only: a loss of the
+user's called `dice` would become that of Keras, and a lambda lacks the modules that its file imports.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from trainvitals.autopsy.scene import Scene
 from trainvitals.probe.optimizers import make_variables, optimizers_of
 from trainvitals.probe.types import Model, Value
 
+_FUNCTIONS = ("function", "__lambda__")  # what Keras calls them in a description
+
 
 class NoModel(Exception):
     """The model could not be made again; the text says what to do."""
@@ -37,10 +40,12 @@ def scene_of(bundle: Bundle, script: Path | None) -> Scene:
     """
     if script is not None:
         return _from_script(bundle, script)
-    if (scene := _from_config(bundle)) is not None:
+    program = Path(bundle.script) if bundle.script and Path(bundle.script).is_file() else None
+    is_told_whole = program is None or not _holds_functions(bundle.model_config)
+    if is_told_whole and (scene := _from_config(bundle)) is not None:
         return scene
-    if bundle.script and Path(bundle.script).is_file():
-        return _from_script(bundle, Path(bundle.script))
+    if program is not None:
+        return _from_script(bundle, program)
     raise NoModel(
         "Keras cannot make this model from its description alone, and the program that trained it "
         + (f"is not at {bundle.script} any more" if bundle.script else "was a notebook or a prompt")
@@ -56,6 +61,14 @@ def _from_config(bundle: Bundle) -> Scene | None:
         return bundle.scene(_ready(model, bundle))
     except Exception:  # classes and functions of the user's that are not known here raise many things
         return None
+
+
+def _holds_functions(config: Any) -> bool:  # noqa: ANN401 - what JSON holds
+    """Return whether a description of Keras's refers to functions, be they the user's or its own."""
+    if isinstance(config, dict):
+        is_function = config.get("class_name") in _FUNCTIONS
+        return is_function or any(_holds_functions(value) for value in config.values())
+    return isinstance(config, list) and any(_holds_functions(value) for value in config)
 
 
 def _from_script(bundle: Bundle, script: Path) -> Scene:

@@ -25,6 +25,7 @@ from trainvitals.probe.types import Value
 MAX_OPERATIONS = 300_000  # about 1 kB each; what comes later is not seen, and the report says so
 MAX_LOOK_BACK = 5_000  # operations, for one whose tensors the tape has not kept
 MAX_EVIDENCE = 500  # summaries of possible origins
+_READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Recording:
         self.maker: dict[int, int] = {}  # tensor -> number of its operation
         self.bad_variables: dict[int, int] = {}  # handle -> number of the operation that left it bad
         self.unclear: set[int] = set()  # tensors from nowhere that may be a variable, read unseen
+        self.unkept: dict[int, int] = {}  # what nobody named: handle of a variable, or tensor -> how bad
         self.is_cut = False
         self.failure: Exception | None = None
         self._variables = dict(variables)
@@ -181,6 +183,8 @@ class Recording:
         operation = Operation(number, kind, place, forward, tuple(map(identity_of, inputs)), made, worst)
         if worst == FINITE:
             return operation
+        if kind in _READS:
+            self._note_unkept(inputs[0], worst)
         bad = [tensor for tensor in inputs if self._is_bad(tensor)]
         result = next(result for result in results if self.badness(result) == worst)
         causes, leaves = self._explain(explaining(kind, inputs, bad, result))
@@ -195,11 +199,17 @@ class Recording:
             rows=bad_rows(np.asarray(result)),
         )
 
+    def _note_unkept(self, handle: Value, worst: int) -> None:
+        """Take note of a variable that nobody named, and that this step has not written: a leaf."""
+        identity = identity_of(handle)
+        if identity not in self._variables and identity not in self.bad_variables:
+            self.unkept[identity] = worst
+
     def _is_bad(self, tensor: Value) -> bool:
         if tensor.dtype != tf.resource:
             return self.badness(tensor) != FINITE
         handle = identity_of(tensor)
-        if handle in self.bad_variables:
+        if handle in self.bad_variables or handle in self.unkept:
             return True
         variable = self._variables.get(handle)
         return variable is not None and self.badness(variable) != FINITE
@@ -213,6 +223,8 @@ class Recording:
             if maker is None and tensor.dtype != tf.resource:
                 identity = self._variable_like(tensor, identity)
                 maker = self.bad_variables.get(identity)
+            if maker is None and identity not in self._variables and tensor.dtype != tf.resource:
+                self.unkept[identity] = self.badness(tensor)
             (leaves if maker is None else causes).append(identity if maker is None else maker)
         return tuple(dict.fromkeys(causes)), tuple(dict.fromkeys(leaves))
 

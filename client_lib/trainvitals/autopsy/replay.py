@@ -46,6 +46,7 @@ class Attempt:
     layer: tuple[Value, ...] | None = None  # the innermost layer that turned bad, where nothing was recorded
     error: Exception | None = None
     has_only_loss: bool = False  # it returned one, and asked for no gradient
+    has_gradients: bool = False  # it asked for some, or we did
 
 
 class Replayer:
@@ -92,6 +93,7 @@ class Replayer:
         attempt.scale = spy.scale
         attempt.layer = None if layers is None else layers.first_bad
         loss = _returned_loss(returned)
+        attempt.has_gradients = spy.has_gradients
         attempt.has_only_loss = bool(loss) and not spy.has_gradients
         attempt.stage, attempt.bad = self._judge(spy, loss, sound)
         return attempt

@@ -38,12 +38,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `found` is "operation" where an operation made non-finite numbers from finite ones; "input", "label",
     "sample_weight" where the batch held them (or labels beyond their range); "weight" where the weights were
-    bad before the step; "nothing" where the replay stayed finite: `notes` say why that may be.
+    bad before the step; "nothing" where the replay stayed finite, or went another way than the training
+    (`met`): `notes` say why that may be.
     """
 
     step: int
     found: Found
     is_reproduced: bool  # the replay made a non-finite loss, gradient or weight again
+    is_validation: bool = False  # not of the step itself, but of a validation after it
+    # What the replay met that is not what the training did, as far as rows and capture tell: no cause is
+    # named then. "variable": one that held NaN and was not kept from before the step.
+    met: Literal["", "loss", "gradient", "weight", "variable"] = ""
     operation: str = ""  # TensorFlow's name of the kind of operation: "Log", "SqrtGrad"
     gradient_of: str = ""  # of a backward operation: the kind of the forward one that it belongs to, "Sqrt"
     is_unselected: bool = (

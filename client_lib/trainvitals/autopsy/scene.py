@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from trainvitals.autopsy.seen import UNSEEN, Seen
 from trainvitals.probe.types import Value
 
 WeightsFrom = Literal["before_step", "mostly_before_step", "snapshot", "after_step", "none"]
@@ -25,6 +26,16 @@ class Scene:
     weights_from: WeightsFrom  # see Report
     optimizers: Sequence[Value] = ()
     counts_overflow: bool = False  # gradients that overflow only for their loss scale are a failure too
+    seen: Seen = UNSEEN
+    last_well: int | None = None  # the last step before this one that was seen, and was finite
+    is_validation: bool = False  # after the step; nothing is differentiated
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the step is Keras's own `train_step`, with one optimizer."""
+        step = getattr(type(self.model), "train_step", None)
+        is_keras_own = getattr(step, "__module__", "").split(".")[0] in ("keras", "tf_keras")
+        return is_keras_own and len(self.optimizers) < 2 and not self.is_validation
 
     @property
     def all_optimizers(self) -> list[Value]:

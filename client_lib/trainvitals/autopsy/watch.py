@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +47,12 @@ def failures(piece: Decoded) -> BoolArray:
 def skips(piece: Decoded) -> BoolArray:
     """Return which of these steps a loss scaler skipped."""
     return _is_set(piece, "skipped")
+
+
+def last_well(pieces: Sequence[Decoded], before: int) -> int | None:
+    """Return the last step below `before` that did not fail; None where these rows hold none."""
+    steps = [piece.steps[~failures(piece) & (piece.steps < before)] for piece in pieces]
+    return max((int(found[-1]) for found in steps if len(found)), default=None)
 
 
 def _has_bad_loss(piece: Decoded) -> BoolArray:

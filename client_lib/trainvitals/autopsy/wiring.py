@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,8 +13,9 @@ from trainvitals.autopsy import bundle
 from trainvitals.autopsy.examine import Scene, examine
 from trainvitals.autopsy.line import line_of
 from trainvitals.autopsy.report import Report
+from trainvitals.autopsy.seen import seen_in
 from trainvitals.autopsy.share import event_data
-from trainvitals.autopsy.watch import Watch, failures, skips
+from trainvitals.autopsy.watch import Watch, failures, last_well, skips
 from trainvitals.probe.decode import Decoded
 from trainvitals.response import Response
 from trainvitals.session import Session
@@ -56,10 +58,11 @@ class Autopsy:
         self._count = 0
         self._is_armed = True
         self._is_for_skips = False
+        self._last_well: int | None = None  # of the rows of earlier reads
 
     def begin(self) -> None:
         """Expect a new fit, whose first failing step is kept."""
-        self._watch = Watch()
+        self._watch, self._last_well = Watch(), None
         self._is_armed, self._is_for_skips = True, False
 
     def look(self, pieces: Sequence[Decoded], source: Source, step_s: float) -> bool:
@@ -80,13 +83,21 @@ class Autopsy:
     def _look(self, pieces: Sequence[Decoded], source: Source, step_s: float) -> bool:
         source.settle()
         failed = [step for piece in pieces for step in self._failed_steps(piece)]
+        is_examined = self._looked(pieces, source, failed, step_s)
+        known = last_well(pieces, int(pieces[-1].steps[-1]) + 1)
+        self._last_well = self._last_well if known is None else known
+        return is_examined
+
+    def _looked(
+        self, pieces: Sequence[Decoded], source: Source, failed: Sequence[int], step_s: float
+    ) -> bool:
         if not failed:
             self._rearm(source)
             return False
         if not self._is_armed or self._count >= MAX_AUTOPSIES:
             return False
         self._is_armed = False
-        is_examined = self._examine(source, failed[0], step_s)
+        is_examined = self._examine(source, pieces, failed[0], step_s)
         if self._watch.is_well:
             self._rearm(source)
         return is_examined
@@ -106,7 +117,7 @@ class Autopsy:
         found = failures(piece) | skips(piece) if self._is_for_skips else failures(piece)
         return [int(step) for step in piece.steps[found]]
 
-    def _examine(self, source: Source, step: int, step_s: float) -> bool:
+    def _examine(self, source: Source, pieces: Sequence[Decoded], step: int, step_s: float) -> bool:
         scene = source.take(step)
         if scene is None:
             if source.reason:
@@ -117,12 +128,17 @@ class Autopsy:
         if step_s * SLOWER_EAGERLY > LONGEST_S:
             self._put_off(scene)
             return False
+        known = last_well(pieces, scene.step)
+        before = self._last_well if known is None else known
+        self._told(dataclasses.replace(scene, seen=seen_in(pieces, scene.step), last_well=before))
+        return True
+
+    def _told(self, scene: Scene) -> None:
         self._session.sender.heartbeat(PROMISE_S, "training")
         report = examine(scene)
         report = replace(report, bundle=self._bundle(scene, report))
         self._session.sender.event("autopsy", report.step, event_data(report, scene.data, self._response))
         self._session.sender.say(line_of(report) + _again(report.bundle))
-        return True
 
     def _put_off(self, scene: Scene) -> None:
         report = Report(

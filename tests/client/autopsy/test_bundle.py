@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import runpy
 import stat
 import subprocess
 import sys
@@ -189,3 +191,31 @@ def test_a_batch_of_any_make_is_packed_and_unpacked() -> None:
     assert (type(again), again[2:]) == (tuple, (None, 5))
     with pytest.raises(TypeError, match="a set in the batch"):
         pack({1, 2}, arrays)
+
+
+NAMESAKE = """
+import keras
+
+def dice(y_true, y_pred):
+    return keras.ops.mean(keras.ops.log(y_pred - 2.0))  # not Keras's own loss of that name
+
+keras.utils.set_random_seed(0)
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")])
+model.compile("sgd", dice)
+if __name__ == "__main__":
+    model.fit(keras.ops.ones((4, 3)), keras.ops.ones((4, 1)), verbose=0)
+"""
+
+
+def test_a_loss_that_is_called_as_one_of_keras_s_is_the_program_s_own(tmp_path: Path) -> None:
+    program = tmp_path / "namesake.py"
+    program.write_text(NAMESAKE)
+    model = runpy.run_path(str(program))["model"]
+    model.optimizer.build(model.trainable_variables)
+    state = [(one, np.array(one)) for one in [*model.variables, *model.optimizer.variables]]
+    data = (tf.ones((4, 3)), tf.ones((4, 1)))
+    scene = Scene(3, model, model.train_step, data, state, "before_step", optimizers_of(model))
+    kept = bundle.read(bundle.write(scene, examine(scene), tmp_path, "run"))
+    assert kept.report.operation == "Log"
+    again = examine(scene_of(dataclasses.replace(kept, script=str(program)), None))
+    assert same(again.to_data()) == same(kept.report.to_data())

@@ -39,6 +39,8 @@ LABEL = Report(
     n_bad_samples=2,
 )
 WEIGHT = Report(step=9, found="weight", is_reproduced=True, layer="dense/kernel", weights_bad_since=8)
+CAME_SO = Report(step=0, found="weight", is_reproduced=True, layer="d/kernel", weights_bad_since=-1)
+MET = Report(step=9, found="nothing", is_reproduced=False, met="loss", notes=("the loss was finite",))
 NOTHING = Report(step=9, found="nothing", is_reproduced=False, notes=("it depends on chance",))
 
 
@@ -55,9 +57,11 @@ NOTHING = Report(step=9, found="nothing", is_reproduced=False, notes=("it depend
         (LOG, "first bad operation at step 3: Log: Log(0) -> -Inf"),
         (LABEL, "bad label at step 5: y has 2 NaN, samples 1, 6 of the batch"),
         (WEIGHT, "weights were not finite before step 9: dense/kernel, since step 8"),
+        (CAME_SO, "weights were not finite before step 0: d/kernel, from the first step that was seen"),
+        (MET, "step 9 was replayed and not reproduced, so that no cause is named: the loss was finite"),
         (NOTHING, "step 9 was replayed and stayed finite: it depends on chance"),
     ],
-    ids=["operation", "without a line", "label", "weight", "nothing"],
+    ids=["operation", "without a line", "label", "weight", "weight from the start", "another way", "nothing"],
 )
 def test_a_report_in_one_line(report: Report, line: str) -> None:
     assert line_of(report) == line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainvitals.autopsy.watch import MANY_SKIPS, Watch
+from trainvitals.autopsy.watch import MANY_SKIPS, Watch, last_well
 from trainvitals.probe.decode import Decoded
 from trainvitals.rows import Cells
 
@@ -46,3 +46,8 @@ def test_skips_are_counted_over_pieces_and_forgotten_at_an_update() -> None:
     assert (watch.skips, watch.has_many_skips) == (MANY_SKIPS, True)
     watch.feed(piece(skipped=[1, 0, 1]))
     assert (watch.skips, watch.has_many_skips) == (1, False)
+
+
+def test_the_last_well_step_is_the_last_finite_one_before_a_step() -> None:
+    rows = [piece(loss=[1, 2, np.nan, 3, np.nan])]
+    assert [last_well(rows, step) for step in (0, 2, 4, 9)] == [None, 1, 3, 3]
