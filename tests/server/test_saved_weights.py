@@ -8,7 +8,7 @@ import pytest
 from layered import dead
 from scaled import not_applied
 from stuck import never_learning
-from traces import NAN, batch_of, epsilon, gradual, learning, one_bad_batch
+from traces import NAN, batch_of, epsilon, gradual, learning, one_bad_batch, spike
 from trainvitals.wire import Environment
 from trainvitals_server.batch import Batch
 from trainvitals_server.case import Context
@@ -93,4 +93,12 @@ def test_a_dead_layer_is_dead_in_what_was_saved_since_the_update_before() -> Non
     (incident,) = [item for item in scan([batch], layers=batch.layers) if item.kind == "dead_units"]
     assert incident.why[-1].startswith(
         f"In weights saved from step {incident.onset_step - 1} on this layer is dead"
+    )
+
+
+def test_a_loss_that_has_just_come_back_is_not_yet_called_good_for_good() -> None:
+    (incident,) = [item for item in scan([spike().slice(0, 206)]) if item.kind == "loss_spike"]
+    back = incident.findings[-1].detected_step
+    assert incident.why[-1].startswith(
+        f"By step {back} the loss was back in its usual range; the weights are good if it stays there;"
     )
