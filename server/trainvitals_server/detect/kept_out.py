@@ -80,15 +80,15 @@ class KeptOutFold(msgspec.Struct):
         """Count updates that were applied; enough of them say that it is over."""
         left = self.recurrence.calm_rows - self.clean_rows
         is_over = self.onset_step is not None and len(places) >= left
-        told = [self._end(int(batch.steps[places[left - 1]]), left)] if is_over else []
+        told = [self._end(int(batch.steps[places[left - 1]]))] if is_over else []
         self.rows += len(places)
         self.clean_rows += len(places)
         return told
 
-    def _end(self, step: int, rows: int) -> Finding:
-        """Return that it is over, `rows` after the last one that was counted."""
+    def _end(self, step: int) -> Finding:
+        """Return that it is over."""
         text = f"{counted(self.recurrence.calm_rows, 'update')} in a row were applied again"
-        over = self._finding(step, "resolve", "warning", text, {"weights_survived": True}, rows)
+        over = self._finding(step, "resolve", "warning", text, {"weights_survived": True})
         self.onset_step, self.is_told_lost = None, False
         return over
 
@@ -125,15 +125,15 @@ class KeptOutFold(msgspec.Struct):
         if self.first is None or nature != self.nature:
             self.first, self.nature = (self.kind, step), nature
         if known is not None:
-            return replace(known, severity="warning", onset_step=step, facts={**known.facts, **self._facts()})
+            return replace(
+                known, severity="warning", onset_step=step, facts={**known.facts, **self._facts(step)}
+            )
         what = "the loss" if is_loss_bad else "the gradient"
         facts = {**flags, "loss_nonfinite": True} if is_loss_bad else {**flags, "gradient_nonfinite": True}
         opened = self._finding(step, "open", "warning", f"{what} of step {step} is not finite", facts)
         return replace(opened, nonfinite_step=step)
 
-    def _finding(
-        self, step: int, phase: Phase, severity: Severity, text: str, facts: Flags, since: int = 0
-    ) -> Finding:
+    def _finding(self, step: int, phase: Phase, severity: Severity, text: str, facts: Flags) -> Finding:
         """Return news of what goes on; what makes it worse is told of the incident that it once began as."""
         assert self.onset_step is not None
         assert self.first is not None
@@ -141,14 +141,14 @@ class KeptOutFold(msgspec.Struct):
         return Finding(
             kind=kind, severity=severity, phase=phase, onset_step=onset, detected_step=step,
             evidence=(Evidence(text=text, series="skipped", step=step),) if text else (),
-            facts={**facts, **self._facts(since)},
+            facts={**facts, **self._facts(step)},
         )  # fmt: skip
 
-    def _facts(self, since: int = 0) -> Flags:
+    def _facts(self, step: int) -> Flags:
         recurrence = self.recurrence
         lately = {"lost_lately": len(self.recent), "of_latest": WINDOW_ROWS} if self.is_told_lost else {}
         return {
-            "kept_out": recurrence.bad_rows, "kept_out_of": self.rows + since - recurrence.first_row,
+            "kept_out": recurrence.bad_rows, "kept_out_of": step - (recurrence.first_step or 0) + 1,
             "kept_out_since": recurrence.first_step, "bad_losses": self.bad_losses, **lately,
         }  # fmt: skip
 

@@ -96,3 +96,9 @@ def test_a_loss_scaler_that_skips_is_another_matter() -> None:
 def test_the_pieces_in_which_rows_come_change_nothing(bad: BoolArray) -> None:
     batch = rows(bad, bad & (STEP % 3 > 0))
     assert msgspec.msgpack.encode(only(batch, cut=7)) == msgspec.msgpack.encode(only(batch))
+
+
+def test_the_steps_are_counted_also_where_rows_do_not_say_whether_they_were_left_out() -> None:
+    batch = rows(SEVENTH)
+    batch.columns["skipped"].present[(STEP % 2 == 1) & ~SEVENTH] = False
+    assert "not finite in 3 of 201 steps since step 250;" in only(batch.slice(0, 451)).verdict
