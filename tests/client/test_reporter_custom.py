@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 import pytest
@@ -110,3 +112,43 @@ def test_a_forgotten_scale_is_said() -> None:
     model.fit(*batch(20), batch_size=10, verbose=0, callbacks=[reporter])
     assert sent.values("loss_scale") == [2.0**15] * 2
     assert any("never called optimizer.scale_loss" in text for text in sent.messages)
+
+
+class Halved(keras.optimizers.SGD):  # type: ignore[misc]
+    """Takes gradients by name, too, and an option that Keras's own do not know."""
+
+    def apply(self, grads: Value, trainable_variables: Value = None, share: float = 1.0) -> Value:
+        if isinstance(grads, dict):
+            grads = [grads[one.path] for one in trainable_variables]
+        return super().apply([share * one for one in grads], trainable_variables)
+
+
+class Named(Custom):
+    """Hands its optimizer what that alone understands; its data are of unknown length."""
+
+    def _update(self, gradients: list[Value], variables: list[Value]) -> None:
+        if self.way == "option":
+            self.optimizer.apply(gradients, variables, share=0.5)
+        else:
+            paths = [one.path for one in variables]
+            self.optimizer.apply(dict(zip(paths, gradients, strict=True)), variables, 0.5)
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize(("way", "measured"), [("option", range(12)), ("names", [])])
+def test_an_optimizer_of_the_users_gets_what_it_is_given_and_the_end_of_the_data_is_no_step(
+    way: str, measured: Sequence[int]
+) -> None:
+    data = tf.data.Dataset.from_tensor_slices(batch(40)).batch(10).filter(lambda *_: True)
+    weights, reporter = [], HealthReporter()
+    sent = recorded(reporter)
+    for callbacks in ([], [reporter]):
+        model = Named(way)
+        model.build((None, 8))
+        model.compile(Halved(0.02))
+        model.fit(data, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+        weights.append([np.asarray(one).tobytes() for one in model.variables])
+    assert weights[0] == weights[1]
+    assert sent.steps == list(range(12))
+    assert list(sent.series("grad_norm")) == list(measured)
+    assert sent.losses == []

@@ -6,8 +6,9 @@ only while `train_step` itself runs (while it is traced), so that saving, clonin
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -244,7 +245,8 @@ class Probe:
         ring = self._ring(shape)
         with tf.name_scope(OWN_SCOPE):
             ring.write(number, row)
-            self._counter.assign_add(1)
+            with tf.control_dependencies([row]):  # where the data end there is no row, and so no step
+                self._counter.assign_add(1)
         self._remark(shape, source, trace)
 
     def _remark(self, shape: RowShape, source: str, trace: StepTrace | Replicas) -> None:
@@ -327,7 +329,11 @@ class Probe:
         apply, scale_loss = optimizer.apply, optimizer.scale_loss
         source = "scale_loss" if optimizer is self._model.optimizer else "scale_loss of another optimizer"
 
-        def hooked_apply(grads: Value, trainable_variables: Value = None) -> Value:
+        def hooked_apply(
+            grads: Value, trainable_variables: Value = None, *others: Value, **options: Value
+        ) -> Value:
+            if isinstance(grads, Mapping):  # an optimizer of the user's own: it alone knows what is what
+                return apply(grads, trainable_variables, *others, **options)
             grads = list(grads)
             if trainable_variables is not None:
                 trainable_variables = list(trainable_variables)
@@ -336,11 +342,11 @@ class Probe:
                 if variables is None:
                     variables = optimizer._trainable_variables
                 grads = trace.note_apply(optimizer, grads, variables)
-            given = (grads,) if trainable_variables is None else (grads, trainable_variables)
+            given = (grads,) if trainable_variables is None else (grads, trainable_variables, *others)
+            call = functools.partial(apply, *given, **options)
             if self.brake is None:
-                return apply(*given)
-            loss = trace.known_loss()
-            return self.brake.apply(lambda: apply(*given), optimizer, grads, trainable_variables, loss)
+                return call()
+            return self.brake.apply(call, optimizer, grads, trainable_variables, trace.known_loss())
 
         def hooked_scale_loss(loss: Tensor) -> Value:
             with self._guard():
