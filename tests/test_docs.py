@@ -29,6 +29,7 @@ SERIES = (
     *("step_time_s", "batch_size", "layer_grad_norm", "layer_grad_nonfinite", "weight_nonfinite"),
     *("layer_weight_norm", "layer_update_ratio", "overhead_share", "layer_activation_absmax"),
     *("layer_activation_nonfinite", "layer_dead_share", "layer_saturated_share"),
+    *("layer_grad_absmax", "layer_grad_zero_share"),
 )
 
 

@@ -86,6 +86,21 @@ class RecordingSender:
         return [str(data["text"]) for kind, _, data in self.events if kind == "message"]
 
 
+def layer_cells(sent: RecordingSender, name: str, layer: str) -> dict[int, float]:
+    """Return the present cells of one layer by their step."""
+    found = {}
+    for piece in sent.pieces:
+        layers = [one.name for one in sent.layouts[piece.layout_id - 1][0]]
+        if name not in piece.layer_columns or layer not in layers:
+            continue
+        column = layers.index(layer)
+        values, present = piece.layer_columns[name]
+        for row, step in enumerate(piece.steps):
+            if present is None or present[row, column]:
+                found[int(step)] = float(values[row, column])
+    return found
+
+
 def recorded(reporter: Value) -> RecordingSender:
     """Let a reporter send to a recorder, and return that."""
     recorder = RecordingSender()

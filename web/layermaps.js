@@ -12,6 +12,8 @@ export const LAYER_MAPS = [
   { series: "layer_grad_norm", title: "Gradient norm", isSampled: false },
   { series: "layer_weight_norm", title: "Weight norm", isSampled: true },
   { series: "layer_update_ratio", title: "Update ratio", isSampled: true },
+  { series: "layer_grad_absmax", title: "Largest gradient", isSampled: true },
+  { series: "layer_grad_zero_share", title: "Share of gradients that are 0", isSampled: true, isShare: true },
   { series: "layer_activation_absmax", title: "Largest output", isSampled: true },
   { series: "layer_activation_nonfinite", title: "Outputs that are not finite", isSampled: true },
   { series: "layer_dead_share", title: "Share of dead units", isSampled: true, isShare: true },

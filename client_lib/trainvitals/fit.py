@@ -18,7 +18,8 @@ import numpy as np
 
 from trainvitals.autopsy.sources import ModelSource
 from trainvitals.autopsy.wiring import Autopsy
-from trainvitals.budget import DEFAULT_SHARE, Overhead
+from trainvitals.budget import DEFAULT_SHARE
+from trainvitals.effort import Effort
 from trainvitals.guard import Guard
 from trainvitals.halt import Halt
 from trainvitals.odd import as_number
@@ -28,7 +29,6 @@ from trainvitals.probe.keras3 import Probe
 from trainvitals.probe.kinds import steps_per_execution_of
 from trainvitals.probe.optimizers import scaling_of, updates_of
 from trainvitals.probe.types import Model, Value
-from trainvitals.probe.weights import Weights
 from trainvitals.response import Response
 from trainvitals.rows import Cells, Rows
 from trainvitals.session import Session
@@ -62,8 +62,7 @@ class Fit:
         self._probe = probe(
             captures=response.autopsy, policy=response.policy, activations_every=activations_every
         )
-        self._weights = Weights(overhead_budget)
-        self._overhead = Overhead()
+        self._effort = Effort(overhead_budget)
         self._halt = Halt(session)
         self._on_stop = on_stop
         self._autopsy = Autopsy(session, response)
@@ -77,7 +76,7 @@ class Fit:
         self._logs: Mapping[str, Any] = {}
         self._clock = 0.0
         self._next_read = 0.0
-        self._limit = 1
+        self._limit = self._size = 1
         self._guard = Guard()
         self._is_armed = False  # Keras is about to call the train function in a `fit` of ours
         self._is_waiting = False  # for the first epoch of this `fit`
@@ -96,11 +95,11 @@ class Fit:
         self.abandon()
         self._model, self._params = model, params
         self._probe.install(model, self._around, self._watch_save)
-        self._weights.begin(model)
-        self._overhead = Overhead(time.perf_counter())
+        self._effort.begin(model)
         capture = self._probe.capture
         self._source = None if capture is None else ModelSource(model, capture)
-        self._limit = max(1, self._probe.capacity // 2 // steps_per_execution_of(model))
+        self._size = steps_per_execution_of(model)
+        self._limit = max(1, self._probe.capacity // 2 // self._size)
         self._executions, self._logs, self._fastest_s = [], {}, None
         self._halt.begin()
         self._autopsy.begin()
@@ -191,13 +190,20 @@ class Fit:
             self._session.sender.event("message", max(self._step - 1, 0), {"text": note})
         self._probe.notes.clear()
         took = time.perf_counter() - began
-        self._overhead.note(took)
+        self._effort.note(took)
+        self._judge(pieces)
         if looks:
             self._look(pieces, [seconds for _, seconds in executions])
         now = time.perf_counter()
         self._next_read = now + max(READ_EVERY_S, took / READ_SHARE)
         if executions:
             self._promise_steps(max(seconds for _, seconds in executions), now)
+
+    def _judge(self, pieces: list[Decoded]) -> None:
+        """Decide how much is measured from now on; only the training thread may tell the graph."""
+        if threading.get_ident() == self._thread:
+            has_incident, self._session.trouble_told = self._session.trouble_told, False
+            self._effort.look(pieces, self._probe, self._step, has_incident=has_incident)
 
     def _look(self, pieces: list[Decoded], seconds: list[float]) -> None:
         """Have a step that failed examined; its time is none of the next step's."""
@@ -251,12 +257,11 @@ class Fit:
             if not self._takes(iterator):
                 self._read_rest()
                 return function(iterator)
-            if not self._executions and not self._guard.is_off:  # then the step's number is known
-                self._weights.note_before(self._step, self._probe.variables, self._probe.groups)
+            self._before()
             try:
                 logs = function(iterator)
             except BaseException as error:
-                self._weights.drop()
+                self._effort.drop()
                 self._leave(error)
                 raise
             self._after(logs)
@@ -264,6 +269,13 @@ class Fit:
 
         setattr(train_function, ABANDON_MARK, self.abandon)
         return train_function
+
+    def _before(self) -> None:
+        """Measure what is to be measured of the model before the coming execution."""
+        coming = self._step + len(self._executions) * self._size
+        # Every execution but the last of an epoch, after which rows are read, takes the same steps.
+        if not self._guard.is_off and (not self._executions or self._effort.is_near_trouble(coming)):
+            self._effort.before(coming, self._probe)
 
     def _takes(self, iterator: Value) -> bool:
         """Return whether this call is Keras's next step in a `fit` of ours.
@@ -281,7 +293,7 @@ class Fit:
         """Note one execution; the only thing that happens on the host in every step."""
         now = time.perf_counter()
         self._executions.append((now, now - self._clock))
-        self._overhead.note(self._weights.note_after())
+        self._effort.after(now - self._clock, self._probe)
         self._clock, self._logs = time.perf_counter(), logs  # the next step's time begins after it
         if self._guard.is_off:
             self._executions.clear()
@@ -328,10 +340,10 @@ class Fit:
         columns = {**piece.columns, **dict(self._running(len(piece.steps)))}
         if executions:
             columns["step_time_s"] = (seconds, None)
-        share = self._overhead.share(now)
+        share = self._effort.share(now)
         if share is not None:
             columns["overhead_share"] = _last_of(share, len(piece.steps))
-        layer_columns = self._weights.add_to(columns, piece, self._probe.groups)
+        layer_columns = self._effort.weights.add_to(columns, piece, self._probe.groups)
         rows = Rows(piece.steps, ends + (time.time() - now), columns, layer_columns, self._layout_id)
         self._session.sender.rows(rows)
 

@@ -83,6 +83,7 @@ class Sender:
         transport: Transport | None = None,
         on_incident: Callable[[wire.IncidentNotice], None] | None = None,
         on_command: Callable[[wire.Command], None] | None = None,
+        on_notice: Callable[[wire.IncidentNotice], None] | None = None,
         console: bool = True,
         random: Random | None = None,
     ) -> None:
@@ -93,6 +94,7 @@ class Sender:
             transport=transport or NetworkTransport(url, token),
             callback=Callback(on_incident) if on_incident is not None else None,
             on_command=on_command,
+            on_notice=on_notice,
             console=Console(lambda: sys.stderr) if console else None,
             random=random,
         )

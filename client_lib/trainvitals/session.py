@@ -49,6 +49,7 @@ class Session:
         self.identity = identity
         self.stop_requested = False
         self.stop_reason = ""
+        self.trouble_told = False  # the server has an open incident; whoever acts on it sets it back
         self._is_announced = False
         self._process = 0  # that opened it: a forked child must not touch TensorFlow
         self.is_open = False  # something was sent and no goodbye yet
@@ -67,6 +68,7 @@ class Session:
             "identity": self.identity.copy(),
             "stop_requested": False,
             "stop_reason": "",
+            "trouble_told": False,
             "_is_announced": False,
             "is_open": False,
             "last_step": None,
@@ -102,6 +104,7 @@ class Session:
             spool_dir=self._spool_dir,
             on_incident=self._on_incident,
             on_command=_weak_command(self),
+            on_notice=_weak_notice(self),
             console=self._console,
         )
         return self._sender
@@ -180,6 +183,17 @@ def _weak_command(session: Session) -> Callable[[wire.Command], None]:
             target.stop_requested = True
 
     return on_command
+
+
+def _weak_notice(session: Session) -> Callable[[wire.IncidentNotice], None]:
+    reference = weakref.ref(session)
+
+    def on_notice(notice: wire.IncidentNotice) -> None:
+        target = reference()
+        if target is not None and notice.state == "open" and notice.severity != "info":
+            target.trouble_told = True
+
+    return on_notice
 
 
 def _within(timeout_s: float, action: Callable[[], None]) -> None:

@@ -49,6 +49,7 @@ class Options:
     transport: Transport
     callback: Callback | None = None
     on_command: Callable[[wire.Command], None] | None = None
+    on_notice: Callable[[wire.IncidentNotice], None] | None = None  # in this thread: it only takes note
     console: Console | None = None
     clock: Callable[[], float] = time.monotonic
     random: Random | None = None
@@ -288,6 +289,8 @@ class Worker:
     def _notice(self, notice: Notice) -> None:
         if isinstance(notice, wire.IncidentNotice):
             self._listens_until = 0.0
+            if self._options.on_notice is not None:
+                self._options.on_notice(notice)
             if self._options.console is not None:
                 self._options.console.tell(notice, self._options.clock())
             if self._options.callback is not None:

@@ -39,7 +39,7 @@ def measured(
         halves = measure.half_sums([tf.constant(one) for one in gradients]).numpy()
         numbers = np.array([NOT_MEASURED] * 3 + list(halves) + [0] * len(gradients))
     count = len(gradients)
-    return list(numbers[:3]), np.sqrt(2 * numbers[3 : 3 + count]), list(numbers[3 + count :])
+    return list(numbers[:3]), np.sqrt(2 * numbers[3 : 3 + count]), list(numbers[3 + count : 3 + 2 * count])
 
 
 @MODES
@@ -78,6 +78,16 @@ def test_half_precision_and_zero_gradients(use_xla: bool) -> None:
     expected = np.array([np.linalg.norm(half.astype(np.float64)), 0.0, 4.0])
     np.testing.assert_allclose(norms, expected, rtol=1e-5)
     assert counts == [0, 0, 0]
+
+
+def test_details_tell_the_largest_value_in_its_own_dtype_and_the_share_of_zeros() -> None:
+    half = np.array([0.0, 2.0**-24, -60000.0, 0.0], np.float16)
+    bad = np.array([np.nan, -np.inf, 0.0], np.float32)
+    gradients = [tf.constant(one) for one in (half, bad, np.array([-np.inf, 1.0]), np.zeros((0, 3)))]
+    halves = measure.half_sums(gradients)
+    numbers = measure.details(gradients, halves, None, (None, None, None)).numpy()[3 + 8 :]
+    np.testing.assert_array_equal(numbers[:4], [np.abs(half).max(), np.nan, np.inf, 0.0])
+    np.testing.assert_allclose(numbers[4:], [np.mean(half == 0), 1 / 3, 0.0, 0.0])
 
 
 @MODES

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from server_process import running_server
-from training import RecordingSender, batch, recorded, small_model
+from training import RecordingSender, batch, layer_cells, recorded, small_model
 from trainvitals import HealthReporter
 from trainvitals.probe.decode import Decoded
 from trainvitals.probe.layers import group_variables
@@ -83,21 +83,6 @@ def trained(
     settings = {"batch_size": 4, "shuffle": False, "verbose": 0, "callbacks": [reporter, beside]}
     model.fit(x, y, **{**settings, **options})
     return beside, sent
-
-
-def layer_cells(sent: RecordingSender, name: str, layer: str) -> dict[int, float]:
-    """Return the present cells of one layer by their step."""
-    found = {}
-    for piece in sent.pieces:
-        layers = [one.name for one in sent.layouts[piece.layout_id - 1][0]]
-        if name not in piece.layer_columns or layer not in layers:
-            continue
-        column = layers.index(layer)
-        values, present = piece.layer_columns[name]
-        for row, step in enumerate(piece.steps):
-            if present is None or present[row, column]:
-                found[int(step)] = float(values[row, column])
-    return found
 
 
 def compiled(model: Model, optimizer: Value = None, loss: str = "mse", **options: Value) -> Model:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainvitals.probe.gradient_sizes import GradientSizes, layers_of, narrowed
 from trainvitals.probe.layers import Groups
 from trainvitals.probe.row import (
     BLOCK_HEAD,
@@ -17,6 +18,7 @@ from trainvitals.probe.row import (
     ROW_HEAD,
     SMALLEST_SAFE_SUM,
     details_width,
+    part_width,
 )
 from trainvitals.rows import Cells
 from trainvitals.wire import BoolArray, FloatArray, IntArray
@@ -26,7 +28,7 @@ from trainvitals.wire import BoolArray, FloatArray, IntArray
 class BlockShape:
     """How a block of a row is to be read; `places` says which variable of the layout each column is.
 
-    `details` gives those of some steps for a part of the variables, `[m, 1 + details_width]`; None where they
+    `details` gives those of some steps for a part of the variables, `[m, 1 + part_width]`; None where they
     are in every row.
     """
 
@@ -37,6 +39,8 @@ class BlockShape:
     details: Sequence[tuple[slice, Callable[[], FloatArray]]] | None
     is_unscaled: bool = False  # the gradients were divided by the scale before they were measured
     tells_skip: bool = False  # the last number says whether the scaler skipped the update
+    is_thinned: bool = False  # the half sums are not in every row
+    elements: IntArray | None = None  # of each variable; None: its details tell nothing of its sizes
 
     @property
     def width(self) -> int:
@@ -54,14 +58,21 @@ class Decoded:
     layer_columns: dict[str, Cells]
 
 
-def decode(rows: FloatArray, blocks: Sequence[BlockShape], has_loss: bool, groups: Groups) -> Decoded:
-    """Return the series in `rows` of the ring."""
+def decode(
+    rows: FloatArray,
+    blocks: Sequence[BlockShape],
+    has_loss: bool,
+    groups: Groups,
+    *,
+    has_asked: bool = False,
+) -> Decoded:
+    """Return the series in `rows`; `has_asked` if the host had details written in some of these steps."""
     steps = rows[:, 0].astype(np.int64)
     columns: dict[str, Cells] = {}
     if has_loss:
         columns["loss"] = _cells(rows[:, 2], rows[:, 1] == rows[:, 0])
     columns["batch_size"] = _cells(_narrow_count(rows[:, 3]), rows[:, 3] > 0)
-    parts = _parts(rows, blocks)
+    parts = _parts(rows, blocks, has_asked)
     layer_columns = (
         _gradients(rows, parts, groups, columns) if any(len(p.shape.places) for p in parts) else {}
     )
@@ -74,7 +85,7 @@ def decode(rows: FloatArray, blocks: Sequence[BlockShape], has_loss: bool, group
 
 def nonfinite_elements(rows: FloatArray, blocks: Sequence[BlockShape]) -> FloatArray:
     """Return how many elements of all gradients are not finite, for each row."""
-    counts = [part.counts.sum(1) for part in _parts(rows, blocks) if part.counts is not None]
+    counts = [part.counts.sum(1) for part in _parts(rows, blocks, False) if part.counts is not None]
     return np.sum(counts, axis=0) if counts else np.zeros(len(rows))
 
 
@@ -84,6 +95,7 @@ class _Part:
 
     shape: BlockShape
     ran: BoolArray
+    is_measured: BoolArray  # its gradients
     scale: FloatArray
     rate: FloatArray
     optimizer_step: FloatArray
@@ -91,26 +103,31 @@ class _Part:
     extras: FloatArray | None  # None: nothing was suspicious, they were not measured
     counts: FloatArray | None  # None: all of them are 0
     skips: FloatArray | None  # None: whether the update was skipped is not told
+    sizes: FloatArray | None  # the largest values and the shares of zeros, `NOT_MEASURED` where unknown
 
 
-def _parts(rows: FloatArray, blocks: Sequence[BlockShape]) -> list[_Part]:
+def _parts(rows: FloatArray, blocks: Sequence[BlockShape], has_asked: bool) -> list[_Part]:
     parts, start = [], ROW_HEAD
     for shape in blocks:
         block = rows[:, start : start + shape.width]
         ran = block[:, 0] == rows[:, 0]
         numbers = block[:, BLOCK_HEAD : shape.width - shape.tells_skip]
-        details = numbers if shape.details is None else _details(rows, ran, numbers, shape.details)
+        details = numbers if shape.details is None else _details(rows, ran, numbers, shape.details, has_asked)
         count, extras = len(shape.places), len(EXTRAS)
+        half_sums = numbers if details is None else details[:, extras : extras + count]
+        has_sizes = shape.details is not None and details is not None
         parts.append(
             _Part(
                 shape=shape,
                 ran=ran,
+                is_measured=ran & ~(half_sums < 0).any(1) if shape.is_thinned else ran,
                 scale=block[:, 1],
                 rate=block[:, 2],
                 optimizer_step=block[:, 3],
-                half_sums=numbers if details is None else details[:, extras : extras + count],
+                half_sums=half_sums,
                 extras=None if details is None else details[:, :extras],
-                counts=None if details is None else details[:, extras + count :],
+                counts=None if details is None else details[:, extras + count : extras + 2 * count],
+                sizes=details[:, extras + 2 * count :] if has_sizes and details is not None else None,
                 skips=block[:, -1] if shape.tells_skip else None,
             )
         )
@@ -123,18 +140,20 @@ def _details(
     ran: BoolArray,
     half_sums: FloatArray,
     parts: Sequence[tuple[slice, Callable[[], FloatArray]]],
+    has_asked: bool,
 ) -> FloatArray | None:
     """Return the details of every row, or None where the half sums are all there is to say."""
     count = half_sums.shape[1]
     with np.errstate(all="ignore"):
         total = half_sums.sum(1)
-        is_suspicious = ran & ~(np.isfinite(total + rows[:, 2]) & (total >= SMALLEST_SAFE_SUM))
-    if not count or not is_suspicious.any():
+        is_exact = (total >= SMALLEST_SAFE_SUM) | (total < 0)  # below 0: not measured
+        is_suspicious = ran & ~(np.isfinite(total + rows[:, 2]) & is_exact)
+    if not count or not (has_asked or is_suspicious.any()):
         return None
     extras = len(EXTRAS)
-    whole = np.zeros((len(rows), details_width(count)))
-    whole[:, :extras] = NOT_MEASURED
+    whole = np.full((len(rows), part_width(count)), NOT_MEASURED)
     whole[:, extras : extras + count] = half_sums
+    whole[:, extras + count : extras + 2 * count] = 0.0
     for part, read in parts:
         details, size = read(), part.stop - part.start
         _, here, there = np.intersect1d(rows[:, 0], details[:, 0], return_indices=True)
@@ -145,8 +164,10 @@ def _details(
             np.maximum(known, found[:, :extras]),
             known + found[:, :extras],
         )
-        whole[here, extras + part.start : extras + part.stop] = found[:, extras : extras + size]
-        whole[here, extras + count + part.start : extras + count + part.stop] = found[:, extras + size :]
+        for kind in range((part_width(count) - extras) // count):
+            place = extras + kind * count
+            own = found[:, extras + kind * size : extras + (kind + 1) * size]
+            whole[here, place + part.start : place + part.stop] = own
     return whole
 
 
@@ -156,37 +177,52 @@ def _gradients(
     """Add the whole gradient's columns and return those of each layer."""
     shape = (len(rows), len(groups.layers))
     squares, counts = np.zeros(shape), np.zeros(shape)
-    present = np.zeros(shape, dtype=bool)
+    present, is_left_out = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
     total, total_count = np.zeros(len(rows)), np.zeros(len(rows))
-    ran = np.zeros(len(rows), dtype=bool)
+    ran, is_whole = np.zeros(len(rows), dtype=bool), np.ones(len(rows), dtype=bool)
+    sizes = GradientSizes(len(rows), groups)
     with np.errstate(all="ignore"):
         for part in parts:
             scale = np.ones_like(part.scale) if part.shape.is_unscaled else part.scale
             unscaled = part.half_sums * (2.0 / np.square(scale))[:, np.newaxis]
-            unscaled[~part.ran] = 0.0
+            unscaled[~part.is_measured] = 0.0
             total += unscaled.sum(1)
-            ran |= part.ran
+            left_out = part.ran & ~part.is_measured
+            ran |= part.is_measured
+            is_whole &= ~left_out
             layers = _add_by_layer(squares, unscaled, part.shape, groups)
-            present[:, layers] |= part.ran[:, np.newaxis]
+            present[:, layers] |= part.is_measured[:, np.newaxis]
+            is_left_out[:, layers] |= left_out[:, np.newaxis]
             if part.counts is not None:
-                counted = np.where(part.ran[:, np.newaxis], part.counts, 0.0)
+                counted = np.where(part.is_measured[:, np.newaxis], part.counts, 0.0)
                 total_count += counted.sum(1)
                 _add_by_layer(counts, counted, part.shape, groups)
-        columns["grad_norm"] = _cells(np.sqrt(total), ran)
-        columns["grad_nonfinite"] = _cells(_narrow_count(total_count), ran)
+            if part.sizes is not None and part.shape.elements is not None:
+                held = part.sizes
+                if part.shape.is_unscaled:
+                    held = _times(held, part.scale, len(part.shape.places))
+                sizes.add(held, part.is_measured, part.shape.places, part.shape.elements)
+        columns["grad_norm"] = _cells(np.sqrt(total), ran & is_whole)
+        columns["grad_nonfinite"] = _cells(_narrow_count(total_count), ran & is_whole)
         norms = np.sqrt(squares)
+    present &= ~is_left_out
     return {
-        "layer_grad_norm": _cells(_narrow_float(norms), present),
+        "layer_grad_norm": _cells(narrowed(norms), present),
         "layer_grad_nonfinite": _cells(_narrow_count(counts), present),
+        **sizes.columns(),
     }
+
+
+def _times(sizes: FloatArray, scale: FloatArray, count: int) -> FloatArray:
+    """Return sizes as they were with the loss scale, which the largest values no longer have."""
+    largest = sizes[:, :count]
+    scaled = np.where(largest == NOT_MEASURED, NOT_MEASURED, largest * scale[:, np.newaxis])
+    return np.concatenate([scaled, sizes[:, count:]], axis=1)
 
 
 def _add_by_layer(sums: FloatArray, values: FloatArray, shape: BlockShape, groups: Groups) -> IntArray:
     """Add each variable's column to that of its layer; return the layers that got one."""
-    layers = groups.layer_of[shape.places]
-    order = np.argsort(layers, kind="stable")
-    order = order[np.searchsorted(layers[order], 0) :]  # a variable of no layer has -1
-    found, starts = np.unique(layers[order], return_index=True)
+    order, found, starts = layers_of(shape.places, groups)
     if len(found):
         sums[:, found] += np.add.reduceat(values[:, order], starts, axis=1)
     return found
@@ -224,11 +260,3 @@ def _narrow_count(counts: FloatArray) -> npt.NDArray[Any]:
     """Return whole numbers in as few bytes as they take: counts are nearly always 0."""
     largest = counts.max(initial=0.0)
     return counts.astype(np.uint8 if largest < 256 else np.int32 if largest < 2**31 else np.int64)
-
-
-def _narrow_float(values: FloatArray) -> npt.NDArray[Any]:
-    """Return float32 (norms are sums of float32 anyway), unless a value would leave its range."""
-    with np.errstate(all="ignore"):
-        narrow = values.astype(np.float32)
-        is_lost = np.isfinite(values) & (values != 0) & (~np.isfinite(narrow) | (np.abs(narrow) < 1.2e-38))
-    return values if is_lost.any() else narrow

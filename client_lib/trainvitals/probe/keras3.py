@@ -21,15 +21,18 @@ from trainvitals.probe.brake import Brake
 from trainvitals.probe.capture import Recorder
 from trainvitals.probe.compiled import capture_of, fed
 from trainvitals.probe.decode import BlockShape, Decoded, decode
+from trainvitals.probe.dials import Dials
 from trainvitals.probe.kinds import steps_per_execution_of
 from trainvitals.probe.layers import Groups, group_variables
 from trainvitals.probe.operations import OWN_SCOPE
 from trainvitals.probe.optimizers import optimizers_of
+from trainvitals.probe.parts import elements_of_all
 from trainvitals.probe.replicas import Replicas, adds_up, plain_variables
 from trainvitals.probe.ring import Ring, capacity_for
-from trainvitals.probe.row import details_width
+from trainvitals.probe.row import part_width
+from trainvitals.probe.row_shape import RowShape
 from trainvitals.probe.saving import Watch, watched_saves
-from trainvitals.probe.step import RowShape, StepTrace, Trace
+from trainvitals.probe.step import StepTrace, Trace
 from trainvitals.probe.taps import attribute
 from trainvitals.probe.types import Model, Optimizer, Tensor, Value
 from trainvitals.response import Policy
@@ -43,7 +46,6 @@ class Probe:
     """What is measured of one model. Only the training thread may call it."""
 
     heeds = True  # the optimizer is given the gradients that `note_apply` returns
-
     can_watch_outputs = True
 
     def __init__(
@@ -63,6 +65,7 @@ class Probe:
         self._model: Value = None
         self._replicas: Replicas | None = None  # where several train together
         self._counter: Value = None
+        self.dials: Dials | None = None  # of the traced step
         self._slots: dict[object, Any] = {}
         self._rings: dict[object, tuple[RowShape, Ring, list[BlockShape]]] = {}
         self._details: dict[object, Ring] = {}
@@ -115,11 +118,11 @@ class Probe:
 
     def read(self) -> list[Decoded]:
         """Return the series of all steps since the last read, in pieces of rising steps."""
-        pieces = []
+        pieces, has_asked = [], self.dials is not None and self.dials.take_asked()
         for shape, ring, blocks in self._rings.values():
             rows = ring.read()
             if len(rows):
-                pieces.append(decode(rows, blocks, shape.has_loss, self.groups))
+                pieces.append(decode(rows, blocks, shape.has_loss, self.groups, has_asked=has_asked))
         if self._activations is not None:
             pieces = self._activations.join(pieces)
         return sorted(pieces, key=lambda piece: int(piece.steps[0]))
@@ -144,8 +147,10 @@ class Probe:
         self._replicas = Replicas(model) if model.distribute_strategy.num_replicas_in_sync > 1 else None
         with self._variables_of_ours():
             self._counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="trainvitals_step")
+        may_thin = self._policy == "continue"
+        self.dials = Dials.of(model, may_thin=may_thin) if self._replicas is None else None
         self._slots, self._rings, self._details, self._variables = {}, {}, {}, []
-        widest = details_width(len(model.trainable_variables))
+        widest = part_width(len(model.trainable_variables))
         self._capacity = capacity_for(steps_per_execution_of(model), widest)
         self._is_broken = False
         self.operations = {}
@@ -187,6 +192,7 @@ class Probe:
             use_xla=bool(self._model.jit_compile),
             main_optimizer=self._model.optimizer,
             is_heeded=self.heeds,
+            dials=self.dials,
         )
         with self._guard():
             trace.hold()
@@ -280,6 +286,8 @@ class Probe:
                     None if block.is_whole else [(part, ring.rows) for part, ring in block.details],
                     block.is_unscaled,
                     block.tells_skip,
+                    block.is_thinned,
+                    elements_of_all(block.variables),
                 )
                 for block in shape.blocks
             ]

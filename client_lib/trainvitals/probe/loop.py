@@ -27,8 +27,9 @@ from trainvitals.probe.optimizers import (
     optimizer_step_of,
     scaling_of,
 )
+from trainvitals.probe.parts import elements_of_all
 from trainvitals.probe.ring import Ring
-from trainvitals.probe.row import ROW_HEAD, details_width
+from trainvitals.probe.row import ROW_HEAD, part_width
 from trainvitals.probe.seldom import seldom
 from trainvitals.probe.types import Optimizer, Tensor, Value
 from trainvitals.wire import FloatArray, IntArray
@@ -124,16 +125,22 @@ class LoopProbe:
         places = self.layout.places(variables)
         scaling = "static" if loss_scale is not None else scaling_of(optimizer)
         has_rate = optimizer is not None and learning_rate_of(optimizer) is not None
-        return _Maker(places, scaling, has_rate, has_loss, optimizer)
+        return _Maker(places, elements_of_all(variables), scaling, has_rate, has_loss, optimizer)
 
 
 class _Maker:
     """Makes rows of one shape, by one compiled function."""
 
     def __init__(
-        self, places: IntArray, scaling: str, has_rate: bool, has_loss: bool, optimizer: Optimizer
+        self,
+        places: IntArray,
+        elements: IntArray,
+        scaling: str,
+        has_rate: bool,
+        has_loss: bool,
+        optimizer: Optimizer,
     ) -> None:
-        self._details = Ring(1 + details_width(len(places)), CAPACITY)
+        self._details = Ring(1 + part_width(len(places)), CAPACITY)
         self.shape = BlockShape(
             places,
             scaling,
@@ -141,6 +148,7 @@ class _Maker:
             has_rate,
             [(slice(0, len(places)), self._details.rows)],
             scaling == "dynamic" and takes_unscaled(optimizer),
+            elements=elements,
         )
         self.has_loss = has_loss
         self._optimizer = optimizer

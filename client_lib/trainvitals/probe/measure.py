@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from trainvitals.probe.row import EXTRAS, NOT_MEASURED, SMALLEST_SAFE_SUM
@@ -38,11 +39,23 @@ def is_suspicious(halves: Tensor, loss: Tensor | None) -> Tensor:
     return tf.logical_not(is_usual(halves, loss))
 
 
-def is_usual(halves: Tensor, loss: Tensor | None) -> Tensor:
-    """Return whether all numbers are finite, and large enough for their half sums to be exact."""
+def is_usual(
+    halves: Tensor,
+    loss: Tensor | None,
+    smallest: Tensor | float = SMALLEST_SAFE_SUM,
+    is_measured: Tensor | None = None,
+) -> Tensor:
+    """Return whether all numbers are finite, and large enough for their half sums to be exact.
+
+    Half sums that add up to less than `smallest` are not: with infinity none is usual. Those that are not
+    measured are, if the loss is.
+    """
     total = tf.reduce_sum(halves)
     watched = total if loss is None else total + tf.cast(loss, total.dtype)
-    return tf.logical_and(tf.math.is_finite(watched), total >= SMALLEST_SAFE_SUM)
+    is_large = total >= (smallest if isinstance(smallest, float) else tf.cast(smallest, total.dtype))
+    if is_measured is not None:
+        is_large = tf.logical_or(is_large, tf.logical_not(is_measured))
+    return tf.logical_and(tf.math.is_finite(watched), is_large)
 
 
 def is_alive(gradients: Sequence[Tensor], loss: Tensor | None) -> Tensor:
@@ -60,8 +73,9 @@ def details(
     data: Data,
     others: Sequence[Tensor] = (),
 ) -> Tensor:
-    """Return float64 `[3 + 2n]`: the extras, n half sums of squares, n counts of non-finite elements.
+    """Return float64 `[3 + 4n]`: the extras, n half sums of squares, n counts of non-finite elements.
 
+    Then come the n largest absolute values, NaN where an element is, and n shares of elements that are 0.
     The half sums are exact enough at every magnitude: where float32 cannot hold one, it is computed again,
     scaled. The extras count what is not finite in inputs, labels and weights, and are `NOT_MEASURED` unless
     the loss, a gradient or one of the half sums of `others` is not finite.
@@ -72,12 +86,14 @@ def details(
     is_bad = _is_bad(bad, loss)
     if others:
         is_bad = tf.logical_or(is_bad, _overflows(others))
-    return tf.concat([_extras(is_bad, data), exact, bad], 0)
+    largest = tf.stack([_largest(gradient) for gradient in gradients])
+    zeros = tf.stack([_zero_share(gradient) for gradient in gradients])
+    return tf.concat([_extras(is_bad, data), exact, bad, largest, zeros], 0)
 
 
 def has_bad(details: Tensor, count: int, others: Sequence[Tensor] = ()) -> Tensor:
     """Return whether one of `count` gradients with these details is bad, or one with half sums `others`."""
-    here = tf.reduce_sum(details[-count:]) > 0.0
+    here = tf.reduce_sum(details[len(EXTRAS) + count : len(EXTRAS) + 2 * count]) > 0.0
     return tf.logical_or(here, _overflows(others)) if others else here
 
 
@@ -92,7 +108,7 @@ def has_nonfinite(gradients: Sequence[Any]) -> Tensor:
 
 
 def details_in_one_pass(gradients: Sequence[Tensor], loss: Tensor | None, data: Data) -> Tensor:
-    """Return the same as `details` for XLA, in every step.
+    """Return the same as `details` for XLA, in every step, up to the counts.
 
     It does without a branch that takes the gradients: with one, XLA rounds the user's own step otherwise.
     XLA fuses these reductions with what makes the gradient, so that they cost no pass over memory on a GPU.
@@ -174,6 +190,19 @@ def _shifted_half_sum(gradient: Tensor, shift: int) -> Tensor:
 
 def _count_nonfinite(tensor: Tensor) -> Tensor:
     return _f64(tf.math.count_nonzero(tf.logical_not(tf.math.is_finite(tensor))))
+
+
+def _largest(gradient: Tensor) -> Tensor:
+    """Return the largest absolute value, 0 where there is no element; NaN is larger than all."""
+    is_nan = tf.math.is_nan(gradient)
+    zero = tf.zeros((), gradient.dtype)
+    largest = tf.maximum(tf.reduce_max(tf.abs(tf.where(is_nan, zero, gradient))), zero)
+    return tf.where(tf.reduce_any(is_nan), tf.constant(np.nan, tf.float64), _f64(largest))
+
+
+def _zero_share(gradient: Tensor) -> Tensor:
+    count = tf.size(gradient, out_type=tf.int64)
+    return _f64(count - tf.math.count_nonzero(gradient)) / _f64(tf.maximum(count, 1))
 
 
 def _count_all(tensors: Sequence[Tensor] | None) -> Tensor:

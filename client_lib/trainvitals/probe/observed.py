@@ -22,9 +22,11 @@ from trainvitals.probe.loop import as_tensor, scaler_step_of
 from trainvitals.probe.merge import Table, latest_step, merged
 from trainvitals.probe.operations import OWN_SCOPE
 from trainvitals.probe.optimizers import inner_of
+from trainvitals.probe.parts import elements_of_all
 from trainvitals.probe.ring import Ring
 from trainvitals.probe.row import BLOCK_HEAD, ROW_HEAD
-from trainvitals.probe.step import Block, RowShape, StepTrace
+from trainvitals.probe.row_shape import Block, RowShape
+from trainvitals.probe.step import StepTrace
 from trainvitals.probe.tracing import is_one_of_several_replicas, is_within_xla, was_applied
 from trainvitals.probe.types import Optimizer, Tensor, Value
 
@@ -255,6 +257,7 @@ class Observed:
             block.has_rate,
             None if block.is_whole else [(cut, ring.rows) for cut, ring in block.details],
             block.is_unscaled,
+            elements=elements_of_all(block.variables),
         )
 
     def _details_ring(self, key: object, width: int, capacity: int) -> Ring:

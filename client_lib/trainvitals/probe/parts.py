@@ -8,6 +8,11 @@ a transformer took several percent longer. In parts, an update waits for its nei
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trainvitals.wire import IntArray
 
 PART_ELEMENTS = 1 << 16  # 256 KiB of float32: smaller gradients share a part
 
@@ -25,3 +30,13 @@ def parts_of(sizes: Sequence[int]) -> list[slice]:
             parts.append(slice(place, stop))
             stop, held = place, 0
     return parts
+
+
+def elements_of(variable: Any) -> int:  # noqa: ANN401 - any framework's
+    """Return how many elements a variable has; a dimension that is not known counts as one."""
+    return int(np.prod([size or 1 for size in variable.shape]))
+
+
+def elements_of_all(variables: Sequence[Any]) -> IntArray:
+    """Return the same of each."""
+    return np.array([elements_of(variable) for variable in variables], dtype=np.int64)

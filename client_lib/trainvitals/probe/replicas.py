@@ -25,7 +25,8 @@ from trainvitals.probe.kinds import family_of, inner_of
 from trainvitals.probe.operations import OWN_SCOPE, risky_operations
 from trainvitals.probe.optimizers import learning_rate_of, loss_scale_of, optimizer_step_of, scaling_of
 from trainvitals.probe.row import EXTRAS, NOT_MEASURED
-from trainvitals.probe.step import LOSS_SOURCES, Block, RowShape, batch_parts, batch_size
+from trainvitals.probe.row_shape import Block, RowShape
+from trainvitals.probe.step import LOSS_SOURCES, batch_parts, batch_size
 from trainvitals.probe.types import Model, Optimizer, Tensor, Value
 
 # Keras divides a loss by the number of replicas, but not what it shows as a metric: that is a mean.
@@ -107,7 +108,7 @@ class Joint:
             labels = [tensor for _, one in batches for tensor in one]
             weights = [inside(variable) for variable in block.variables]
             numbers = measure.details(gradients, halves, loss, (inputs, labels, weights))
-            extras, exact, bad = tf.split(numbers, [len(EXTRAS), count, count])
+            extras, exact, bad, _ = tf.split(numbers, [len(EXTRAS), count, count, 2 * count])
             # Keras 3 asks the first replica alone whether an update is to be skipped.
             skip = [measure.has_nonfinite(parts[0].gradients[index])] * block.tells_skip
             return tf.concat([extras, self._whole(exact), bad, *skip], 0)

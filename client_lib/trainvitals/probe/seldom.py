@@ -36,6 +36,37 @@ def unless(usual: Tensor, action: Callable[[], None]) -> Value:
     return _whole_if(usual, action)
 
 
+def either(predicate: Tensor, usual: Callable[[], Tensor], other: Callable[[], Tensor]) -> Tensor:
+    """Return what `usual` makes where `predicate` is True, else what `other` makes: of one dtype and shape.
+
+    Neither writes to a variable. For the reasons that `unless` has it is a branch that stays whole.
+    """
+    if tf.executing_eagerly():
+        return usual() if bool(predicate) else other()
+    if tf.config.list_logical_devices("GPU"):
+        return tf.cond(predicate, usual, other)
+    taken = tf.function(usual, autograph=False).get_concrete_function()
+    inputs = taken.captured_inputs
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
+    passed = tf.function(lambda *tensors: other(), autograph=False).get_concrete_function(*specs)
+    _add(taken, passed)
+    (result,) = tf.raw_ops.StatelessIf(
+        cond=predicate,
+        input=inputs,
+        Tout=[taken.structured_outputs.dtype],
+        then_branch=tf.compat.v1.NameAttrList(name=taken.name),
+        else_branch=tf.compat.v1.NameAttrList(name=passed.name),
+    )
+    result.set_shape(taken.structured_outputs.shape)
+    return result
+
+
+def _add(*functions: Value) -> None:
+    graph = tf.compat.v1.get_default_graph()
+    for function in functions:
+        function.add_to_graph(graph)
+
+
 def _nothing(action: Callable[[], None]) -> list[Tensor]:
     action()
     return []
@@ -46,9 +77,7 @@ def _whole_if(usual: Tensor, action: Callable[[], None]) -> Value:
     inputs = taken.captured_inputs
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
     passed = tf.function(lambda *tensors: None, autograph=False).get_concrete_function(*specs)
-    graph = tf.compat.v1.get_default_graph()
-    for function in (taken, passed):
-        function.add_to_graph(graph)
+    _add(taken, passed)
     return tf.raw_ops.If(
         cond=usual,
         input=inputs,

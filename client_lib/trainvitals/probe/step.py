@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from trainvitals.probe import measure
 from trainvitals.probe.capture import WHOLE, Part, Recorder, current, inside, is_reached, signs, unharmed
+from trainvitals.probe.dials import Dials
 from trainvitals.probe.handles import Handles, pinned
 from trainvitals.probe.kinds import takes_unscaled
 from trainvitals.probe.operations import OWN_SCOPE, risky_operations
@@ -26,63 +26,15 @@ from trainvitals.probe.optimizers import (
     optimizer_step_of,
     scaling_of,
 )
-from trainvitals.probe.parts import parts_of
-from trainvitals.probe.row import BLOCK_HEAD, ROW_HEAD, details_width
+from trainvitals.probe.parts import elements_of, parts_of
+from trainvitals.probe.row import BLOCK_HEAD, SMALLEST_SAFE_SUM, part_width
+from trainvitals.probe.row_shape import Block, RowShape
 from trainvitals.probe.suspicion import Keep, Suspicion
+from trainvitals.probe.thinning import Thinning, sums_where
 from trainvitals.probe.types import Optimizer, Tensor, Value
 
 # Where the raw loss is looked for, best first. What the step returns is last: mostly it is a running mean.
 LOSS_SOURCES = ("scale_loss", "scale_loss of another optimizer", "loss metric", "compute_loss", "returned")
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """What one call of `apply` adds to a row: the variables with a gradient, and how to read the rest."""
-
-    variables: tuple[Any, ...]
-    scaling: str  # "", "static" or "dynamic"
-    is_main: bool  # of the optimizer that the model was compiled with
-    has_rate: bool
-    is_whole: bool  # the details are in every row
-    is_unscaled: bool  # the gradients, when `apply` gets them
-    details: tuple[tuple[slice, Any], ...] = field(default=(), compare=False)  # else: the rings of its parts
-    tells_skip: bool = False  # the last number says whether the scaler skips the update
-
-    @property
-    def width(self) -> int:
-        """Return how many numbers the block takes in a row."""
-        count = len(self.variables)
-        return BLOCK_HEAD + (details_width(count) if self.is_whole else count) + self.tells_skip
-
-
-@dataclass(frozen=True, slots=True)
-class RowShape:
-    """What a row of one traced step holds."""
-
-    blocks: tuple[Block, ...]
-    has_loss: bool
-
-    @property
-    def width(self) -> int:
-        """Return how many numbers a row takes."""
-        return ROW_HEAD + sum(block.width for block in self.blocks)
-
-    @property
-    def key(self) -> object:
-        """Return what two traces of the same step have in common: they share a ring."""
-        blocks = tuple(
-            (
-                tuple(id(variable) for variable in block.variables),
-                block.scaling,
-                block.is_main,
-                block.has_rate,
-                block.is_whole,
-                block.is_unscaled,
-                block.tells_skip,
-            )
-            for block in self.blocks
-        )
-        return blocks, self.has_loss
 
 
 class Trace(Protocol):
@@ -116,6 +68,7 @@ class StepTrace:
     use_xla: bool = False
     main_optimizer: Value = None
     is_heeded: bool = False  # `apply` is given what `note_apply` returns
+    dials: Dials | None = None
     losses: dict[str, Tensor] = field(
         default_factory=dict
     )  # a slot variable `[step, loss]` where out of reach
@@ -170,14 +123,17 @@ class StepTrace:
         measured, variables = [gradient for gradient, _ in pairs], tuple(variable for _, variable in pairs)
         with tf.name_scope(OWN_SCOPE):
             rate = learning_rate_of(optimizer)
+            scaling, is_thinned = scaling_of(optimizer), self._is_thinned(measured, variables)
             block = Block(
                 variables=variables,
-                scaling=scaling_of(optimizer),
+                scaling=scaling,
                 is_main=optimizer is self.main_optimizer,
                 has_rate=rate is not None,
                 is_whole=self.use_xla,
                 is_unscaled=takes_unscaled(optimizer),
                 details=() if self.use_xla else self._rings_of(variables),
+                tells_skip=is_thinned and scaling == "dynamic",
+                is_thinned=is_thinned,
             )
             head = [self._step_here(), loss_scale_of(optimizer), 0.0 if rate is None else rate]
             handles = self._handles_of(optimizer, variables)
@@ -214,9 +170,7 @@ class StepTrace:
     def _numbers(self, measured: list[Any], block: Block, handles: Handles | None, start: Value) -> Tensor:
         """Return the numbers of a block; `measured` are its gradients, of which later ones take the place."""
         is_inside = _graph() is self.graph  # elsewhere the batch and the loss may be out of reach
-        loss = self.losses.get("scale_loss") if is_inside else None
-        if loss is not None:
-            loss = None if isinstance(loss, tf.Variable) else self._watched(loss)
+        loss = self._loss_for(block) if is_inside else None
         gradients = [measure.dense(gradient, self.use_xla) for gradient in measured]
         batch = batch_parts(self.data) if is_inside else (None, None)
         keep = self._keeping(loss, block, start)
@@ -226,9 +180,18 @@ class StepTrace:
             has_bad = measure.has_bad(numbers, len(gradients))
             keep(self.counter.read_value(), has_bad, slice(0, len(gradients)))
             return numbers
-        halves = [measure.half_sum(gradient) for gradient in gradients]
         number = (lambda: self.number) if is_inside else self.counter.read_value
-        suspicion = Suspicion(gradients, halves, block.variables, loss, batch, handles, number, keep)
+        smallest = SMALLEST_SAFE_SUM if self.dials is None else self.dials.smallest()
+        is_measured = None
+        if block.is_thinned and self._thinning is not None:
+            is_measured = tf.logical_or(self._thinning.is_due(self.number), tf.math.is_inf(smallest))
+            sums = [sums_where(is_measured, gradients[part]) for part, _ in reversed(block.details)]
+            halves = [half for part in sums for half in part]
+        else:
+            halves = [measure.half_sum(gradient) for gradient in gradients]
+        suspicion = Suspicion(
+            gradients, halves, block.variables, loss, batch, handles, number, keep, smallest, is_measured
+        )
         for part, ring in block.details:
             branch = suspicion.watch(part, ring)
             if handles is not None:
@@ -238,13 +201,29 @@ class StepTrace:
                 measured[part] = pinned(measured[part], self.branches)
         return _f64(measure.stacked(halves))
 
+    def _is_thinned(self, gradients: Sequence[Any], variables: Sequence[Any]) -> bool:
+        if self._thinning is None or self.use_xla or _graph() is not self.graph:
+            return False
+        return self._thinning.takes(gradients, variables)
+
+    @property
+    def _thinning(self) -> Thinning | None:
+        return None if self.dials is None else self.dials.thinning
+
+    def _loss_for(self, block: Block) -> Tensor | None:
+        """Return the loss whose being finite is checked; without sums of squares, any that is known."""
+        loss = self.losses.get("scale_loss")
+        if loss is None and block.is_thinned:
+            loss = self.known_loss()
+        return None if loss is None or isinstance(loss, tf.Variable) else self._watched(loss)
+
     def _watched(self, loss: Tensor) -> Tensor:
         return measure.as_scalar(loss) if self.use_xla else measure.whole(loss)
 
     def _rings_of(self, variables: Sequence[Any]) -> tuple[tuple[slice, Any], ...]:
-        parts = parts_of([_size_of(variable) for variable in variables])
+        parts = parts_of([elements_of(variable) for variable in variables])
         place = (len(self.blocks), *(id(variable) for variable in variables))
-        widths = [1 + details_width(part.stop - part.start) for part in parts]
+        widths = [1 + part_width(part.stop - part.start) for part in parts]
         rings = [self.details((place, part.start), width) for part, width in zip(parts, widths, strict=True)]
         return tuple(zip(parts, rings, strict=True))
 
@@ -307,7 +286,15 @@ def _pieces(applied: _Applied) -> _Pieces:
     if isinstance(applied.head, tf.Variable):
         numbers = tf.convert_to_tensor(applied.head)
         return [numbers[: BLOCK_HEAD - 1], [step], numbers[BLOCK_HEAD - 1 :]]
-    return [[*applied.head, step], applied.numbers]
+    skip = [_has_skipped(applied)] * applied.block.tells_skip
+    return (
+        [[*applied.head, step], applied.numbers, skip] if skip else [[*applied.head, step], applied.numbers]
+    )
+
+
+def _has_skipped(applied: _Applied) -> Tensor:
+    """Return 1.0 if the loss scaler has skipped the update, which is when it lowers its scale, else 0.0."""
+    return _f64(_f64(loss_scale_of(applied.optimizer)) < applied.head[1])
 
 
 def _joined(parts: list[_Pieces]) -> list[Tensor]:
@@ -334,10 +321,6 @@ def _scalar(source: str, loss: Tensor) -> Tensor:
 
 def _is_scalar(variable: Value) -> bool:
     return len(variable.shape) == 0
-
-
-def _size_of(variable: Value) -> int:
-    return int(np.prod([size or 1 for size in variable.shape]))
 
 
 def _f64(value: Value) -> Tensor:

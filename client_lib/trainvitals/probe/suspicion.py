@@ -30,6 +30,8 @@ class Suspicion:
     handles: Handles | None  # of the variables, if they may be read by them
     number: Callable[[], Tensor]  # of the step
     keep: Keep
+    smallest: Tensor | float  # half sum that is usual; infinity where the host asks for the details
+    is_measured: Tensor | None = None  # whether the half sums are there; None: in every step
 
     def watch(self, part: slice, ring: Ring) -> Value:
         """Write the details of a part in the steps that need them; the last one also where others are bad.
@@ -45,16 +47,24 @@ class Suspicion:
             step = self.number()
             batch = self.batch if is_last else (None, None)
             data = (*batch, [self._weight(variable) for variable in self.variables[part]])
-            numbers = measure.details(self.gradients[part], own, self.loss, data, others)
+            halves = own if self.is_measured is None else measure.half_sums(self.gradients[part])
+            numbers = measure.details(self.gradients[part], halves, self.loss, data, others)
             ring.write(step, tf.concat([tf.cast(step, tf.float64)[tf.newaxis], numbers], 0))
             self.keep(step, measure.has_bad(numbers, part.stop - part.start, others), part)
 
         if is_last:
-            return unless(measure.is_usual(measure.stacked(self.halves), self.loss), write)
-        return unless(
-            measure.is_usual(own, self.loss),
-            lambda: seldom(measure.is_alive(self.gradients[part], self.loss), write),
-        )
+            return unless(self._is_usual(measure.stacked(self.halves)), write)
+        return unless(self._is_usual(own), lambda: seldom(self._is_news(part), write))
+
+    def _is_usual(self, halves: Tensor) -> Tensor:
+        return measure.is_usual(halves, self.loss, self.smallest, self.is_measured)
+
+    def _is_news(self, part: slice) -> Tensor:
+        """Return whether a part has more to tell than that all of it is 0, which its half sums do."""
+        is_alive = measure.is_alive(self.gradients[part], self.loss)
+        if isinstance(self.smallest, float):
+            return is_alive
+        return tf.logical_or(is_alive, tf.math.is_inf(self.smallest))
 
     def _weight(self, variable: Value) -> Value:
         return inside(variable) if self.handles is None else self.handles.read(variable)

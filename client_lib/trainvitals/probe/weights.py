@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,9 @@ from trainvitals.rows import Cells
 from trainvitals.wire import BoolArray, FloatArray, IntArray
 
 _log = logging.getLogger("trainvitals")
+
+
+MOST_WAITING = 1024  # measurements whose rows were not read yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +63,27 @@ class Weights:
         self.budget = Budget(share, clock)
         self._model: Model = None
         self._before: _Before | None = None
-        self._measured: Measured | None = None
+        self._measured: deque[Measured] = deque(maxlen=MOST_WAITING)  # in order of their steps
         self._is_off = False
         self._most_bytes: float | None = None  # what may be held
 
     def begin(self, model: Model) -> None:
         """Forget all of an earlier `fit`; several replicas hold a weight several times and are left alone."""
-        self._model, self._before, self._measured = model, None, None
+        self._model, self._before = model, None
+        self._measured.clear()
         self._is_off = model.distribute_strategy.num_replicas_in_sync > 1
 
-    def note_before(self, step: int, variables: Sequence[Any], groups: Groups) -> None:
-        """Measure `variables` if it is time; the coming execution begins with `step`."""
+    def note_before(
+        self, step: int, variables: Sequence[Any], groups: Groups, *, is_wanted: bool = False
+    ) -> bool:
+        """Measure `variables` if it is time, or `is_wanted`; the coming execution begins with `step`.
+
+        Returns:
+            Whether they were measured.
+        """
         self._before = None
-        if self._is_off or not variables or not self.budget.is_due:
-            return
+        if self._is_off or not variables or not (is_wanted or self.budget.is_due):
+            return False
         began = self._clock()
         try:
             values = [current(one) for one in variables]
@@ -86,19 +97,23 @@ class Weights:
             )
         except Exception:  # a variable of the user's own kind, or no memory left on the device
             self._give_up()
+        return self._before is not None
 
-    def note_after(self) -> float:
-        """Measure what the execution has changed; return the seconds that all of it took."""
+    def note_after(self, beside_s: float = 0.0) -> float:
+        """Measure what the execution has changed; return the seconds that all of it took.
+
+        `beside_s` is what else was measured with it has taken, out of the same budget.
+        """
         before, self._before = self._before, None
         if before is None:
             return 0.0
         began = self._clock()
         try:
-            self._measured = _with_changes(before, self._model)
+            self._measured.append(_with_changes(before, self._model))
         except Exception:
             self._give_up()
         copied_s = size_of(before.held) / COPIED_BYTES_PER_S
-        seconds = before.seconds + self._clock() - began + copied_s
+        seconds = before.seconds + self._clock() - began + copied_s + beside_s
         self.budget.pay(seconds)
         return seconds
 
@@ -107,20 +122,14 @@ class Weights:
         self._before = None
 
     def add_to(self, columns: dict[str, Cells], piece: Decoded, groups: Groups) -> dict[str, Cells]:
-        """Add what was measured in one of the rows of `piece`; return its layer columns and ours."""
-        measured = self._measured
-        if measured is None or measured.step > int(piece.steps[-1]):
-            return piece.layer_columns
-        self._measured = None
-        row = int(np.searchsorted(piece.steps, measured.step))
-        if int(piece.steps[row]) != measured.step or measured.groups is not groups:
-            return piece.layer_columns
-        at_row = np.arange(len(piece.steps)) == row
-        columns["weight_nonfinite"] = _filled(columns.get("weight_nonfinite"), measured.counts.sum(), at_row)
-        _, had_gradient = piece.layer_columns.get("layer_grad_norm", (None, None))
-        with np.errstate(all="ignore"):
-            own = _layer_columns(measured, at_row, None if had_gradient is None else had_gradient[row])
-        return {**piece.layer_columns, **own}
+        """Add what was measured in some of the rows of `piece`; return its layer columns and ours."""
+        layer_columns = dict(piece.layer_columns)
+        while self._measured and self._measured[0].step <= int(piece.steps[-1]):
+            measured = self._measured.popleft()
+            row = int(np.searchsorted(piece.steps, measured.step))
+            if int(piece.steps[row]) == measured.step and measured.groups is groups:
+                _add(measured, piece, row, columns, layer_columns)
+        return layer_columns
 
     def _may_hold(self, variables: Sequence[Any]) -> bool:
         if self._most_bytes is None:
@@ -129,7 +138,8 @@ class Weights:
 
     def _give_up(self) -> None:
         self._is_off = True
-        self._before = self._measured = None
+        self._before = None
+        self._measured.clear()
         _log.warning("trainvitals cannot measure the weights of this model", exc_info=True)
 
 
@@ -189,6 +199,27 @@ def _with_changes(before: _Before, model: Model) -> Measured:
 
 def _accumulates(optimizers: Iterable[Any]) -> bool:
     return any(getattr(inner_of(one), "gradient_accumulation_steps", None) for one in optimizers)
+
+
+def _add(
+    measured: Measured, piece: Decoded, row: int, columns: dict[str, Cells], layer_columns: dict[str, Cells]
+) -> None:
+    """Add what was measured of the step in `row` to the columns of `piece`."""
+    at_row = np.arange(len(piece.steps)) == row
+    columns["weight_nonfinite"] = _filled(columns.get("weight_nonfinite"), measured.counts.sum(), at_row)
+    _, had_gradient = piece.layer_columns.get("layer_grad_norm", (None, None))
+    with np.errstate(all="ignore"):
+        own = _layer_columns(measured, at_row, None if had_gradient is None else had_gradient[row])
+    for name, cells in own.items():
+        layer_columns[name] = _joined(layer_columns[name], cells) if name in layer_columns else cells
+
+
+def _joined(before: Cells, cells: Cells) -> Cells:
+    """Return the cells of both; no row has any of both."""
+    (known, was_present), (values, present) = before, cells
+    if present is None or was_present is None:
+        return cells
+    return np.where(present, values, known), present | was_present
 
 
 def _filled(known: Cells | None, count: int, at_row: BoolArray) -> Cells:
