@@ -167,7 +167,8 @@ def bounds_of_data(array: Value) -> Bounds:
         return Bounds(0.0, 1.0, of_data=True)
     if array.dtype.kind not in "iuf" or array.size == 0:
         return Bounds(of_data=True, is_known=array.dtype.kind == "f")
-    low, high = float(np.nanmin(array)), float(np.nanmax(array))
+    low = float(np.fmin.reduce(array, axis=None))  # past NaN, and without a warning where all of it is
+    high = float(np.fmax.reduce(array, axis=None))
     if low >= 0 and high <= 1:
         return Bounds(0.0, 1.0, of_data=True)
     if low >= 0:

@@ -15,6 +15,7 @@ from trainvitals.preflight.bounds import POSITIVE, Bounds
 from trainvitals.preflight.label_rules import Taken, fault_of
 from trainvitals.preflight.node import Node
 from trainvitals.preflight.rules import derived
+from trainvitals.preflight.trace import bounds_of_data
 
 ENDS = st.sampled_from([-math.inf, -30.0, -1.0, -0.5, 0.0, POSITIVE, 1e-7, 0.5, 1.0, 2.0, 30.0, math.inf])
 SLACK = 1e-6
@@ -136,3 +137,8 @@ def test_labels_are_judged_by_what_their_loss_takes(
 ) -> None:
     fault = fault_of(np.asarray(labels), loss)
     assert (None if fault is None else fault.code) == code
+
+
+def test_a_part_of_the_batch_that_is_all_nan_has_no_bounds_and_warns_of_nothing() -> None:
+    assert bounds_of_data(np.full((2, 2), np.nan)) == Bounds(of_data=True)
+    assert bounds_of_data(np.array([np.nan, 0.5])) == Bounds(0.0, 1.0, of_data=True)
