@@ -15,7 +15,7 @@ from trainvitals.autopsy.naming import Namer
 from trainvitals.autopsy.replay import Attempt, Mode, Replayer
 from trainvitals.autopsy.report import Report
 from trainvitals.autopsy.scene import Scene
-from trainvitals.autopsy.seen import difference, goes_another_way
+from trainvitals.autopsy.seen import HIDDEN, difference, goes_another_way, is_hidden
 from trainvitals.autopsy.state import kept
 
 _log = logging.getLogger("trainvitals")
@@ -68,7 +68,8 @@ def _as_seen(scene: Scene, attempt: Attempt, report: Report) -> Report:
         scene.seen, attempt.stage, is_plain=scene.is_plain, has_gradients=attempt.has_gradients
     )
     if not differs:
-        return report
+        is_fused = is_hidden(scene.seen, attempt.stage)
+        return replace(report, notes=(*report.notes, HIDDEN)) if is_fused else report
     notes = difference(scene.seen, attempt.stage, scene.weights_from)
     return Report(
         step=scene.step,

@@ -49,6 +49,10 @@ class Seen:
 
 
 UNSEEN = Seen()
+HIDDEN = (
+    "in the compiled step the loss stayed finite: a ReLU that is fused with the operation before it makes 0 "
+    "of a NaN, which the gradients then show"
+)
 
 
 def seen_in(pieces: Sequence[Decoded], step: int) -> Seen:
@@ -75,11 +79,18 @@ def goes_another_way(seen: Seen, stage: Met, *, is_plain: bool, has_gradients: b
     """
     if stage == "weight" and seen.gradients and has_gradients:
         return True
-    if not is_plain:
+    if not is_plain or stage == "loss":  # of which a training's finite loss says nothing: `is_hidden`
         return False
-    if stage == "loss":
-        return seen.loss is False
     return bool(stage) and (seen.loss is True or (stage == "gradient" and seen.gradients is False))
+
+
+def is_hidden(seen: Seen, stage: Met) -> bool:
+    """Return whether the replay's loss is not finite and the training's was: it may be the same way.
+
+    A compiled step fuses a ReLU with what comes before it, and then its maximum of 0 and NaN is 0: the NaN is
+    gone from the loss, and is found in the gradients, which are taken of the same numbers.
+    """
+    return stage == "loss" and seen.loss is False
 
 
 def difference(seen: Seen, stage: Met, weights_from: str) -> tuple[str, str]:
