@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,10 +14,10 @@ from trainvitals import Reporter
 pytestmark = pytest.mark.tensorflow
 
 
-def step_of(model: keras.Model, optimizer: Any) -> Callable[[Any, Any], Any]:  # noqa: ANN401
+def step_of(model: keras.Model, optimizer: Any) -> Any:  # noqa: ANN401
     """Return a compiled step with a logarithm in its loss."""
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def step(x: Any, y: Any) -> Any:  # noqa: ANN401
         with tf.GradientTape() as tape:
             loss = -tf.reduce_mean(y * tf.math.log(tf.sigmoid(model(x))))
@@ -35,7 +34,7 @@ class Trainer:
     def __init__(self, model: keras.Model, optimizer: Any) -> None:  # noqa: ANN401
         self.model, self.optimizer, self.calls = model, optimizer, 0
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def one(self, x: Any, y: Any) -> Any:  # noqa: ANN401
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.exp(self.model(x)) - y)

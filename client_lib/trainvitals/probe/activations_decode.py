@@ -16,8 +16,9 @@ _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 def wanted(rows: FloatArray, every: int) -> FloatArray:
     """Return the rows of each `every`-th step, and those with something that is not finite."""
     numbers = rows[:, 1:].reshape(len(rows), (rows.shape[1] - 1) // NUMBERS, NUMBERS)
-    is_bad: BoolArray = (numbers[..., 1:3] > 0).any(axis=(1, 2))
-    return rows[is_bad | (rows[:, 0] % every == 0)]
+    is_bad: BoolArray = np.any(numbers[..., 1:3] > 0, axis=(1, 2))
+    found: FloatArray = rows[is_bad | (rows[:, 0] % every == 0)]
+    return found
 
 
 def joined(piece: Decoded, rows: FloatArray, places: IntArray, layers: int) -> Decoded:

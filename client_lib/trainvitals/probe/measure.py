@@ -6,7 +6,8 @@ everything that costs a second pass over memory is for the steps in which a numb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -80,15 +81,32 @@ def details(
     scaled. The extras count what is not finite in inputs, labels and weights, and are `NOT_MEASURED` unless
     the loss, a gradient or one of the half sums of `others` is not finite.
     """
-    bad = tf.stack([_count_nonfinite(gradient) for gradient in gradients])
-    rescaled = tf.stack([_rescaled_half_sum(gradient) for gradient in gradients])
+    facts = tf.stack([_facts_function(gradient.dtype)(gradient) for gradient in gradients], axis=1)
+    bad, rescaled, largest, zeros = tf.unstack(facts)
     exact = tf.where(tf.equal(bad, 0.0), rescaled, _f64(halves))
     is_bad = _is_bad(bad, loss)
     if others:
         is_bad = tf.logical_or(is_bad, _overflows(others))
-    largest = tf.stack([_largest(gradient) for gradient in gradients])
-    zeros = tf.stack([_zero_share(gradient) for gradient in gradients])
     return tf.concat([_extras(is_bad, data), exact, bad, largest, zeros], 0)
+
+
+@functools.cache
+def _facts_function(dtype: tf.DType) -> Callable[[Tensor], Tensor]:
+    """Return a function for gradients of any shape: traced once, where a model has hundreds of them."""
+    specs = [tf.TensorSpec(None, dtype)]
+    facts: Callable[[Tensor], Tensor] = tf.function(_facts, input_signature=specs, autograph=False)
+    return facts
+
+
+def _facts(gradient: Tensor) -> Tensor:
+    return tf.stack(
+        [
+            _count_nonfinite(gradient),
+            _rescaled_half_sum(gradient),
+            _largest(gradient),
+            _zero_share(gradient),
+        ]
+    )
 
 
 def has_bad(details: Tensor, count: int, others: Sequence[Tensor] = ()) -> Tensor:
