@@ -40,6 +40,8 @@ class Effort:
         self._overhead = Overhead()
         self._asked: Dials | None = None
         self._pass_s: float | None = None  # what the norm pass takes, if there is one that may be left out
+        self._pass_share = 0.0  # of the time
+        self._began = self._reads_s = 0.0
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)
         self._is_first = True
         self._size = 1
@@ -47,8 +49,9 @@ class Effort:
     def begin(self, model: Model) -> None:
         """Forget an earlier `fit`."""
         self.weights.begin(model)
-        self._overhead = Overhead(self._clock())
-        self._pass_s, self._is_first = None, True
+        self._began, self._reads_s = self._clock(), 0.0
+        self._overhead = Overhead(self._began)
+        self._pass_s, self._pass_share, self._is_first = None, 0.0, True
         self._seconds.clear()
         self._size = steps_per_execution_of(model)
 
@@ -79,8 +82,12 @@ class Effort:
         self._rest()
 
     def note(self, seconds: float) -> None:
-        """Take note of time that reading has taken."""
+        """Take note of time that reading has taken; what is measured now and then has only the rest."""
         self._overhead.note(seconds)
+        self._reads_s += seconds
+        elapsed = self._clock() - self._began
+        if elapsed >= Overhead.EVERY_S:
+            self.weights.budget.share = rest_of(self._share, self._reads_s / elapsed, self._pass_share)
 
     def share(self, now: float) -> float | None:
         """Return the share of the time that all of it took since it was last told; None while that is new."""
@@ -107,7 +114,7 @@ class Effort:
         whole_s = usual_step_s(self._seconds, self._size)
         step_s = max(whole_s - self._pass_s / thinning.interval, 0.0)
         interval = interval_for(self._pass_s, step_s, self._share)
-        self.weights.budget.share = rest_of(self._share, self._pass_s, step_s, interval)
+        self._pass_share = self._pass_s / (interval * step_s) if step_s > 0 else 0.0
         thinning.set(1 if self._vigil.counts_gradients(step) else interval)
 
     def _memory_s(self, probe: Probe) -> float:

@@ -26,11 +26,9 @@ def interval_for(pass_s: float, step_s: float, share: float) -> int:
     return 1 << max(0, math.ceil(math.log2(pass_s / allowed)))
 
 
-def rest_of(share: float, pass_s: float, step_s: float, interval: int) -> float:
-    """Return what a pass every `interval` steps leaves of `share` for what is measured now and then."""
-    if step_s <= 0:
-        return share
-    return max(SHARE_OF_THE_REST * share, share - pass_s / (interval * step_s))
+def rest_of(share: float, *used: float) -> float:
+    """Return what the shares `used` leave of `share` for what is measured now and then."""
+    return max(SHARE_OF_THE_REST * share, share - sum(used))
 
 
 def usual_step_s(seconds: Sequence[float], steps_per_execution: int) -> float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from training import small_model
 from trainvitals import HealthReporter
 from trainvitals.budget import Budget, Overhead
+from trainvitals.effort import Effort
 
 
 class Clock:
@@ -14,6 +16,21 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@pytest.mark.tensorflow
+def test_what_reading_takes_is_taken_off_what_is_measured_now_and_then() -> None:
+    clock = Clock()
+    effort, model = Effort(0.01, clock), small_model()
+    effort.begin(model)
+    effort.note(0.5)
+    assert effort.weights.budget.share == 0.01  # too soon to tell
+    effort.begin(model)
+    clock.now = 2.0
+    effort.note(0.006)
+    assert effort.weights.budget.share == pytest.approx(0.007)
+    effort.note(1.0)
+    assert effort.weights.budget.share == pytest.approx(0.001)
 
 
 @pytest.mark.parametrize("cost", [0.0005, 0.04, 2.0])

@@ -23,10 +23,10 @@ def test_the_interval_ends_somewhere_also_without_a_budget() -> None:
     assert interval_for(0.0, 0.1, 0.01) == interval_for(0.1, 0.0, 0.01) == 1
 
 
-def test_the_rest_of_the_budget_is_what_the_pass_leaves_and_never_nothing() -> None:
-    assert rest_of(0.01, 0.0, 0.1, 1) == 0.01
-    assert rest_of(0.01, 0.0004, 0.1, 1) == pytest.approx(0.006)
-    assert rest_of(0.01, 0.1, 0.1, LONGEST_INTERVAL) == pytest.approx(0.001)
+def test_the_rest_of_the_budget_is_what_reading_and_the_pass_leave_and_never_nothing() -> None:
+    assert rest_of(0.01) == 0.01
+    assert rest_of(0.01, 0.003, 0.004) == pytest.approx(0.003)
+    assert rest_of(0.01, 0.007, 0.02) == pytest.approx(0.001)
 
 
 def test_one_slow_execution_changes_nothing() -> None:
