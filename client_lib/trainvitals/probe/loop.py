@@ -13,7 +13,7 @@ from trainvitals import wire
 from trainvitals.identity import program_facts
 from trainvitals.odd import refuse_masked
 from trainvitals.probe import measure
-from trainvitals.probe.caller import operations_of_caller
+from trainvitals.probe.compiled_steps import operations_of_steps
 from trainvitals.probe.decode import BlockShape, Decoded, decode
 from trainvitals.probe.environment import device, optimizer_settings, versions
 from trainvitals.probe.kinds import takes_unscaled
@@ -104,8 +104,9 @@ class LoopProbe:
         config: dict[str, wire.Scalar],
         operations: dict[str, list[str]] | None = None,
     ) -> wire.Environment:
-        """Return what is known of the loop, and of the compiled functions around where it reports."""
-        self._operations = operations or operations_of_caller() or self._operations
+        """Return what is known of the loop, and of the compiled steps that train its variables."""
+        if operations or not self._operations:
+            self._operations = operations or operations_of_steps(self.layout.variables)
         optimizer = optimizer if optimizer is not None else self._optimizer
         return wire.Environment(
             versions=versions(),

@@ -1,7 +1,9 @@
-"""What a loop's own compiled step consists of, found where it reports; nothing of the user's is called."""
+"""What a loop's own compiled step consists of, found by what it trains; nothing of the user's is called."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import keras
@@ -69,7 +71,7 @@ def test_the_function_that_was_called_tells_what_can_fail_in_it_and_not_in_the_o
     assert "Sqrt" not in environment.operations  # Adam's, and that of the other function
 
 
-def test_a_method_of_the_object_that_reports_is_found() -> None:
+def test_a_method_is_found_as_well() -> None:
     trainer, (x, y) = Trainer(*built()), batch()
     with Reporter() as reporter:
         sent = recorded(reporter)
@@ -77,6 +79,24 @@ def test_a_method_of_the_object_that_reports_is_found() -> None:
     (_, environment) = sent.layouts[-1]
     assert environment is not None
     assert environment.operations["Exp"] == ["Exp"]
+
+
+def test_the_step_of_another_model_is_none_of_ours_and_nothing_is_kept_alive() -> None:
+    model, optimizer = built()
+    other, others = built()
+    step, (x, y) = step_of(other, others), batch()
+    step(x, y)
+    with Reporter() as reporter:
+        sent = recorded(reporter)
+        gradients = [tf.zeros_like(one) for one in model.trainable_variables]
+        reporter.step(loss=1.0, gradients=gradients, variables=model.trainable_variables, optimizer=optimizer)
+        seen = weakref.ref(step)
+        del step
+    gc.collect()
+    (_, environment) = sent.layouts[-1]
+    assert environment is not None
+    assert environment.operations == {}
+    assert seen() is None
 
 
 def test_a_loop_without_a_compiled_step_has_nothing_to_tell() -> None:
