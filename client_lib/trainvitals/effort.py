@@ -45,15 +45,18 @@ class Effort:
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)
         self._is_first = True
         self._size = 1
+        self._of: tuple[int, int] | None = None  # the model, and its steps an execution
 
     def begin(self, model: Model) -> None:
-        """Forget an earlier `fit`."""
+        """Forget an earlier `fit`, but for how long the steps of the same model take."""
         self.weights.begin(model)
         self._began, self._reads_s = self._clock(), 0.0
         self._overhead = Overhead(self._began)
-        self._pass_s, self._pass_share, self._is_first = None, 0.0, True
-        self._seconds.clear()
-        self._size = steps_per_execution_of(model)
+        self._is_first, self._size = True, steps_per_execution_of(model)
+        if self._of != (id(model), self._size):
+            self._of = id(model), self._size
+            self._pass_s, self._pass_share = None, 0.0
+            self._seconds.clear()
 
     def is_near_trouble(self, step: int) -> bool:
         """Return whether everything is measured in `step`, however many rows were not read yet."""
