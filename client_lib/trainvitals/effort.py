@@ -72,7 +72,7 @@ class Effort:
 
     def after(self, seconds: float, probe: Probe) -> None:
         """Measure what the execution, which took `seconds`, has changed."""
-        asked_s = 0.0 if self._asked is None else DETAIL_PASSES * self._size * self._memory_s(probe)
+        asked_s = 0.0 if self._asked is None else self._details_s(seconds, probe)
         self._rest()
         self._overhead.note(self.weights.note_after(asked_s))
         if not self._is_first:  # which compiles
@@ -119,6 +119,16 @@ class Effort:
         interval = interval_for(self._pass_s, step_s, self._share)
         self._pass_share = self._pass_s / (interval * step_s) if step_s > 0 else 0.0
         thinning.set(1 if self._vigil.counts_gradients(step) else interval)
+
+    def _details_s(self, seconds: float, probe: Probe) -> float:
+        """Return what the details took: by the memory they pass over, or by how much longer it all took.
+
+        With a small model they are a hundred operations on hardly any memory.
+        """
+        reckoned = DETAIL_PASSES * self._size * self._memory_s(probe)
+        if len(self._seconds) < FEWEST:
+            return reckoned
+        return max(reckoned, seconds - usual_step_s(self._seconds, 1))
 
     def _memory_s(self, probe: Probe) -> float:
         """Return how long one pass over the gradients takes; by their size where it was never timed."""
