@@ -257,11 +257,13 @@ class Fit:
             if not self._takes(iterator):
                 self._read_rest()
                 return function(iterator)
-            self._before()
+            with self._guard:
+                self._before()
             try:
                 logs = function(iterator)
             except BaseException as error:
-                self._effort.drop()
+                with self._guard:
+                    self._effort.drop()
                 self._leave(error)
                 raise
             self._after(logs)
@@ -293,7 +295,8 @@ class Fit:
         """Note one execution; the only thing that happens on the host in every step."""
         now = time.perf_counter()
         self._executions.append((now, now - self._clock))
-        self._effort.after(now - self._clock, self._probe)
+        with self._guard:
+            self._effort.after(now - self._clock, self._probe)
         self._clock, self._logs = time.perf_counter(), logs  # the next step's time begins after it
         if self._guard.is_off:
             self._executions.clear()

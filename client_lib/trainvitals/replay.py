@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what the user's program prints is no report
             report = examine(scene_of(bundle, args.script))
-    except (OSError, ValueError, KeyError, NoModel) as error:
+    except (OSError, ValueError, KeyError, TypeError, NoModel) as error:
         return _refused(args.bundle, str(error))
     sys.stdout.write(json.dumps(report.to_data()) + "\n" if args.json else line_of(report) + "\n")
     return 0

@@ -6,6 +6,8 @@ import logging
 
 import pytest
 
+from training import batch, reporting, small_model
+from trainvitals.effort import Effort
 from trainvitals.guard import Guard
 
 
@@ -46,3 +48,22 @@ def test_success_leaves_the_reporter_on() -> None:
         pass
 
     assert not guard.is_off
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("name", ["before", "after", "drop"])
+def test_measuring_around_a_step_that_fails_never_reaches_the_training(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise RuntimeError("of ours")
+
+    monkeypatch.setattr(Effort, name, fail)
+    model, (x, y) = small_model(), batch(32)
+    model.compile("sgd", "mse")
+    reporter, _ = reporting()
+    if name != "drop":
+        assert len(model.fit(x, y, batch_size=8, verbose=0, callbacks=[reporter]).history["loss"]) == 1
+        return
+    with pytest.raises(Exception, match=r"(?i)shape|compatible|dimension"):
+        model.fit(x[:, :-1], y, batch_size=8, verbose=0, callbacks=[reporter])
